@@ -1,1 +1,1 @@
-"""Exported policies without simtrain: what runs them, and the proof that they act alike."""
+"""Policies as files for robots, the program that runs them, and their verification."""

@@ -1,17 +1,17 @@
-"""Plays an exported policy in MuJoCo, in a process that imports nothing of simtrain.
+"""Plays an exported policy in MuJoCo, in a process that imports nothing from simtrain.
 
     python closed_loop.py FOLDER JOB.npz RESULT.npz
 
-FOLDER has policy.json, robot.onnx and model.xml. No code is taken from there: run_policy.py and
-mujoco_robot.py are those beside this file. The process ends with its parent, whose pipe is its
-standard input. A job has episodes: ``start``, MuJoCo's
-integration states, a row each; ``model/<field>``, the model's values in each; ``memory/<name>``,
-the policy's at the start; ``command/<name>``, ``(steps, episodes, size)``; and ``settings``, JSON.
-The result is of the end of every step, ``(steps, episodes, ...)``: the `fields` of MjData that the
-settings name, `actions`, `failed`, `time`. With ``follow/<field>``, states at the beginning of
-every step, nothing is simulated: the result is what the policy sees there, and its `targets`.
-The setting `other` names the binary file of another model of the robot, the body that is its base,
-and the `columns` of its ``qpos`` and ``qvel`` that belong to those of the job.
+FOLDER contains policy.json, robot.onnx and model.xml. No code from there is run: run_policy.py and
+mujoco_robot.py are those next to this file. The process ends with its parent, whose pipe is its
+standard input. A job contains episodes: ``start``, MuJoCo's integration states, one row each;
+``model/<field>``, the model's values in each; ``memory/<name>``, the policy's memory at the start;
+``command/<name>``, ``(steps, episodes, size)``; and ``settings``, JSON. The result describes the
+end of every step, ``(steps, episodes, ...)``: the `fields` of MjData in the settings, `actions`,
+`failed`, `time`. If a job has ``follow/<field>``, states at the beginning of every step, nothing is
+simulated: the result is the policy's observations in them, and its `targets`. The setting `other`
+names the binary file of another model of the robot, its base, and the `columns` of its ``qpos`` and
+``qvel`` that belong to those of the job.
 """
 
 import copy
@@ -33,7 +33,7 @@ Job = dict[str, np.ndarray]
 
 
 class DisturbedPolicy(Policy):  # type: ignore[misc]
-    """A policy with the encoders' bias of an episode, and maybe with the noise of training."""
+    """A policy with the encoder bias of an episode, and maybe with the noise of training."""
 
     def __init__(self, folder: Path, noise: bool) -> None:
         super().__init__(folder)
@@ -60,7 +60,7 @@ class DisturbedPolicy(Policy):  # type: ignore[misc]
 
 
 class MeasuringRobot(MujocoRobot):  # type: ignore[misc]
-    """A simulation that tells how far the ground is at the points that a term asks for."""
+    """A simulation that measures the distance to the ground at the points of a term."""
 
     def read_state(self) -> dict[str, Any]:
         """See `MujocoRobot.read_state`."""
@@ -70,7 +70,7 @@ class MeasuringRobot(MujocoRobot):  # type: ignore[misc]
         return state
 
     def _heights(self, state: dict[str, Any], points: np.ndarray) -> np.ndarray:
-        """How far the ground is below the base at `points`, which turn with its heading."""
+        """Distance of the ground below the base at `points`, which turn with its heading."""
         w, x, y, z = state["base_quat"]
         yaw = np.arctan2(w * z + x * y, 0.5 - (y * y + z * z))
         turn = np.array([[np.cos(yaw), np.sin(yaw)], [-np.sin(yaw), np.cos(yaw)]])
@@ -113,7 +113,7 @@ class Loop:
         self.result: Job = {}
 
     def play(self) -> Job:
-        """Simulate every episode, or look at states that are given."""
+        """Simulate every episode, or evaluate the policy in given states."""
         states, commands = self.entries("follow"), self.entries("command")
         for episode in range(len(self.job["start"])):
             robot = self._start(episode)
@@ -169,7 +169,7 @@ class Loop:
         return robot
 
     def entries(self, kind: str) -> Job:
-        """The arrays of the job that are called ``<kind>/<name>``, by name."""
+        """The arrays of the job that are named ``<kind>/<name>``, by name."""
         parts = ((name.split("/", 1), value) for name, value in self.job.items() if "/" in name)
         return {name: value for (prefix, name), value in parts if prefix == kind}
 

@@ -1,4 +1,4 @@
-"""Under which conditions an exported policy is played in plain MuJoCo, and what describes it."""
+"""Conditions under which plain MuJoCo plays an exported policy, and the files that it needs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _PART_KINDS |= {"size": int, "history_length": int, "noise": dict[str, list[floa
 
 
 def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, Condition]:
-    """The conditions that make sense for the policy exported to `folder`, by name.
+    """The conditions that apply to the policy exported to `folder`, by name.
 
     The task's physics; other solvers, time steps and masses; a control step late; noise. With
-    `other_model`, the file of another model of the robot, also that one, in time and late.
-    Raises ConfigError for a policy or a model that plain MuJoCo cannot play.
+    `other_model`, the file of another model of the robot: that one too, on time and late. Raises
+    ConfigError for a policy or a model that plain MuJoCo cannot play.
     """
     about = read_interface(folder)
     model = load_model(folder, about)
@@ -66,7 +66,8 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
 def read_interface(folder: Path) -> dict[str, Any]:
     """The content of ``policy.json``.
 
-    ConfigError if it is damaged, names a graph that cannot be read, or needs what MuJoCo lacks.
+    ConfigError if it is damaged, names a graph that cannot be read, or needs what MuJoCo does not
+    have.
     """
     file = folder / "policy.json"
     with damage_as_config_error(f"{file} does not describe a policy"):
@@ -97,7 +98,7 @@ def read_interface(folder: Path) -> dict[str, Any]:
 
 
 def load_model(folder: Path, about: dict[str, Any]) -> mujoco.MjModel:
-    """The exported ``model.xml``; ConfigError if it is no model that makes control steps."""
+    """The exported ``model.xml``; ConfigError if it is invalid or its time step does not fit."""
     model = load(folder / "model.xml")
     step, period = model.opt.timestep, about["control_period"]
     if not (step > 0.0 and period / step > 0.5 and math.isfinite(period / step)):
@@ -119,18 +120,17 @@ class OtherModel:
     """And of its ``qvel``."""
 
     def as_settings(self, file: str) -> dict[str, Any]:
-        """What ``closed_loop.py`` is told; `file` has the model."""
+        """Settings for ``closed_loop.py``; `file` contains the model."""
         columns = {"qpos": self.qpos.tolist(), "qvel": self.qvel.tolist()}
         return {"file": file, "base": self.base, "columns": columns}
 
 
 def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = ()) -> OtherModel:
-    """Read MJCF or URDF; its joints are those of `own` by name, its servos are those of `own`.
+    """Read MJCF or URDF; joints are matched with those of `own` by name, servos are those of `own`.
 
-    `sensors` are what the policy reads besides. Masses, inertias, geometries, friction, armature,
-    damping, solver and time step stay as they are in the file. Torques are limited as there, or as
-    in `own` where the file says nothing. Raises ConfigError for a file that cannot be read or that
-    lacks a joint or sensor.
+    `sensors` are other inputs of the policy. Masses, inertias, geometries, friction, armature,
+    damping, solver and time step are those of the file, and so are torque limits if it has them.
+    Raises ConfigError for a file that cannot be read or that has no such joint or sensor.
     """
     spec, names = read(path).spec, [own.joint(i).name for i in range(own.njnt)]
     moving = [n for i, n in enumerate(names) if mujoco.mjtJoint(own.jnt_type[i]) in _SCALARS]
@@ -166,7 +166,7 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = (
 
 
 def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
-    """Put `own`'s actuators, in their order, in the place of all others, in place."""
+    """Replace all actuators by those of `own`, in their order, in place."""
     limits = {}
     for actuator in list(spec.actuators):
         limits[actuator.target] = _force_range(actuator)
@@ -194,7 +194,7 @@ def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
 
 
 def _force_range(actuator: mujoco.MjsActuator) -> np.ndarray | None:
-    """The least and the greatest force of an actuator on its joint; None if nothing limits it."""
+    """The smallest and largest force of an actuator on its joint; None if it is not limited."""
     auto = mujoco.mjtLimited.mjLIMITED_AUTO
     gear, is_motor = abs(actuator.gear[0]), actuator.biastype == mujoco.mjtBias.mjBIAS_NONE
     for limited, bounds, scale in (

@@ -1,7 +1,6 @@
-"""A saved policy as files for a robot's program, or for everyone who has its task.
+"""A saved policy as files: for a robot's program, or as the shipped policy of its task.
 
-For a robot: its network as ONNX or for PyTorch, and what to know of it. Nothing is written before
-the files, read back, have given the same actions as the policy itself.
+Nothing is written before the files, read back, have given the same actions as the policy.
 """
 
 import dataclasses
@@ -71,14 +70,14 @@ class Exported:
 def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> Exported:
     """Write a policy for deployment, all files or none.
 
-    The networks are as `simtrain.algorithms.export.export` says. Each carries the content of
-    ``policy.json``: a `simtrain.deployment.interface.Interface` and the policy's origin. Beside
-    them are the model, the graph and the programs that run the policy without simtrain, and
-    ``deploy.yaml`` where `simtrain.deployment.unitree` can write it.
+    The networks are those of `simtrain.algorithms.export.export`. Each contains the content of
+    ``policy.json``: a `simtrain.deployment.interface.Interface` and the policy's origin. The other
+    files are the model, the graph, the programs that run the policy without simtrain, and
+    ``deploy.yaml`` if `simtrain.deployment.unitree` can write it.
 
     Raises:
-        ConfigError: the policy does not fit its task, a term uses what a robot's
-            program does not have, actions are not finite, or `folder` cannot be written.
+        ConfigError: the policy does not fit its task, a term uses data that a robot's program does
+            not have, actions are not finite, or `folder` cannot be written.
         ExportError: a file gives other actions than the policy.
     """
     cfg = saved.config
@@ -138,9 +137,9 @@ def _metadata(
 
 
 def _properties(metadata: dict[str, Any]) -> dict[str, str]:
-    """The metadata as ONNX keeps them: strings under the keys of mjlab's exporter, and all as JSON.
+    """The metadata for ONNX: strings under the keys of mjlab's exporter, and all as JSON.
 
-    Lists are separated by commas, numbers are in full precision.
+    Lists are separated by commas; numbers have full precision.
     """
     names = (
         "task", "iteration", "simtrain_version", "control_period", "joint_names", "joint_stiffness",
@@ -166,9 +165,7 @@ def _readable(metadata: dict[str, Any]) -> str:
 
 
 def _write_all(folder: Path, files: dict[str, bytes], of: str) -> None:
-    """Write files into a folder, which the flag `of` asks for; each takes its name only once all
-    are complete.
-    """
+    """Write files into a folder, given by the flag `of`; rename them once all are complete."""
     for name in files:
         if (folder / name).is_dir():
             raise ConfigError(f"{of} {folder} cannot be used: {name} in it is a folder")
@@ -185,7 +182,7 @@ def _write_all(folder: Path, files: dict[str, bytes], of: str) -> None:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A policy beside its task's file."""
+    """A policy next to its task's file."""
 
     files: list[Path]
     command: str
@@ -194,11 +191,11 @@ class Shipped:
 
 
 def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
-    """Evaluate a run's policy undisturbed, and write it beside its task's file: two files or none.
+    """Evaluate a run's policy undisturbed, and write it next to its task's file, or nothing.
 
-    ``trained/<task>.pt`` has its parameters alone. ``<task>.yaml`` has how it was trained, its
-    figures as ``[value, low, high]``, and of its configuration what is not the task's own.
-    ConfigError if the task has changed since, the policy is large, or nothing can be written.
+    ``trained/<task>.pt`` contains its parameters. ``<task>.yaml`` contains its training, its
+    figures as ``[value, low, high]``, and the settings that are not the task's own. ConfigError if
+    the task has changed since, the policy is large, or nothing can be written.
     """
     if saved.ships:
         raise ConfigError(f"{saved.checkpoint} ships already; name a run or a checkpoint of it")
@@ -250,7 +247,7 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
 
 
 def _own_settings(config: TrainConfig) -> Leaves:
-    """Settings with flags that are not the task's; ConfigError if it has others than it had."""
+    """Settings that are not the task's own; ConfigError if the task has other settings now."""
     default = default_config(config.task)
     of_run, of_task = (leaves(tree, suppressed=False) for tree in (config, default))
     absent = object()
@@ -266,12 +263,12 @@ def _own_settings(config: TrainConfig) -> Leaves:
 
 
 def _model_name(model: Any) -> str:
-    """The name of a model's file, wherever it lies, or of the function that makes it."""
+    """The name of a model's file, without its folder, or of the function that makes it."""
     return model.__qualname__ if callable(model) else Path(model).name
 
 
 def _train_command(config: TrainConfig, iterations: int) -> str:
-    """The command line that trains the same."""
+    """The command that repeats the training."""
     words = ["uv", "run", "train", config.task, "--seed", str(config.seed)]
     if iterations != config.env.max_iterations:
         words += ["--max-iterations", str(iterations)]
@@ -286,7 +283,7 @@ def _train_command(config: TrainConfig, iterations: int) -> str:
 
 
 def _words(value: Any) -> list[str]:
-    """How a value is typed."""
+    """A value as it is typed."""
     if isinstance(value, tuple | list):
         return [word for part in value for word in _words(part)]
     return [str(value)]

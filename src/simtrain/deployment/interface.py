@@ -1,4 +1,4 @@
-"""What a robot's program needs besides the network: order, meaning, scale of inputs and outputs.
+"""Data for a robot's program besides the network: order, meaning, scale of inputs and outputs.
 
 Numbers are those of the task, before domain randomization.
 """
@@ -22,15 +22,15 @@ from simtrain.errors import ConfigError
 
 @dataclass(frozen=True)
 class ObservationPart:
-    """An observation term's place in the policy's input: `size` entries from `start` on.
+    """An observation term in the policy's input: `size` entries from `start` on.
 
-    An image has a `shape`, channels, rows and columns, and is an input of its own, named as its
-    group; None for what lies in the vector. The `function`, as module:name, has joints, bodies and
-    so on among its `params` by name, in the order of the entries. The value is clipped and
-    then scaled. The latest `history_length` of them are stacked, oldest first, all alike
-    at an episode's start; 0 is the present alone. In training `noise` was added first, and a `bias`
-    for an episode: bounds, or mean and standard deviation. Its `delay` was of so many steps, from
-    least to most. A robot has its own of these.
+    An image is a separate input, named like its group, with the `shape` channels, rows and columns;
+    for other terms, `shape` is None. In the `params` of the `function` (module:name), joints,
+    bodies and so on have names, in the order of the entries. The value is clipped and then scaled.
+    The latest `history_length` values are stacked, oldest first, all equal at the start of an
+    episode; 0 is the present value alone. A robot has its own noise, bias and delay. In training
+    they were: `noise` at each step and `bias` in an episode, as bounds or as mean and standard
+    deviation, and `delay`, the smallest and largest number of steps.
     """
 
     group: str
@@ -50,9 +50,9 @@ class ObservationPart:
 
 @dataclass(frozen=True)
 class ActionPart:
-    """An action term's place in the policy's output: `size` entries from `start` on.
+    """An action term in the policy's output: `size` entries from `start` on.
 
-    In training its `delay` was of so many physics steps, from least to most.
+    Its `delay` in training is the smallest and largest number of physics steps.
     """
 
     term: str
@@ -65,11 +65,11 @@ class ActionPart:
 
 @dataclass(frozen=True)
 class CommandPart:
-    """A command that the policy was trained to follow, within the ranges among its `params`.
+    """A command that the policy was trained to follow, within the ranges in its `params`.
 
-    A person gives it, unless it `runs` by itself in the robot's graph: that says which ``places``
-    are known there, and how an episode may begin: ``starts``, by name, each with the values of its
-    memory and with the robot's ``qpos``. None for what a person gives.
+    An operator gives it, and `runs` is None; or it `runs` by itself in the robot's graph. Then
+    `runs` contains the ``places`` that it knows, and ``starts``: the possible starts of an episode,
+    by name, each with the values of its memory and the robot's ``qpos``.
     """
 
     name: str
@@ -83,11 +83,11 @@ class CommandPart:
 class Interface:
     """A policy's inputs and outputs, in the order of their parts, every `control_period` s.
 
-    `actuators` are numbers of those of the model that actions drive, in the order of targets. Lists
-    over joints are in the order of ``joint_names``, that of the actions: a joint's target is
-    clip(action_offset + action_scale x action), and what a `reference` adds. Its motor has a
-    position gain, N/m or Nm/rad (0 for motors without), a velocity gain, Ns/m or Nms/rad, and a
-    gear: the joint's force or torque for one unit of the motor's.
+    `actuators` are the numbers of the model's actuators that actions drive, in the order of
+    targets. Lists over joints have the order of ``joint_names``, that of the actions: a joint's
+    target is clip(action_offset + action_scale x action), plus the contribution of a `reference`.
+    Its motor has a position gain, N/m or Nm/rad (0 for motors without), a velocity gain, Ns/m or
+    Nms/rad, and a gear: the joint's force or torque for one unit of the motor's.
     """
 
     control_period: float
@@ -124,7 +124,7 @@ class Interface:
 
 
 def describe_interface(env: Env, obs_groups: Sequence[str]) -> Interface:
-    """The interface of a policy that sees the groups `obs_groups` of `env`, one after the other."""
+    """The interface of a policy that observes the groups `obs_groups` of `env`, in this order."""
     model, cfg = env.model, env.cfg
     start = initial_state(model, cfg.keyframe)
     actions: list[ActionPart] = []
@@ -232,7 +232,7 @@ def _noise(noise: UniformNoiseCfg | GaussianNoiseCfg | None) -> dict[str, list[f
 
 
 def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
-    """A term's parameters as plain values, with names where its patterns match."""
+    """A term's parameters as plain values, with the names that its patterns match."""
     resolved = resolve_params(cfg.params, env.model, "cpu").items()
     return {k: as_plain(v.names if isinstance(v, Entities) else v) for k, v in resolved}
 
@@ -240,8 +240,8 @@ def _params(env: Env, cfg: TermCfg) -> dict[str, Any]:
 def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
     """A servo's gain on its joint: of position (1) or velocity (2).
 
-    MuJoCo's affine bias is a force -kp length - kv velocity, and gear stands between these and the
-    joint on both ways. See https://mujoco.readthedocs.io/en/stable/modeling.html#actuators.
+    MuJoCo's affine bias is a force -kp length - kv velocity; the gear applies to both length and
+    force. See https://mujoco.readthedocs.io/en/stable/modeling.html#actuators.
     """
     kind, gear = model.actuator_biastype[actuator], float(model.actuator_gear[actuator, 0])
     if kind == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
@@ -252,5 +252,5 @@ def _gain(model: mujoco.MjModel, actuator: int, which: int) -> float:
 
 
 def _plain(values: Tensor) -> list[float]:
-    """Float32 numbers as the shortest decimals that mean them: 0.3, not 0.30000001192092896."""
+    """Float32 numbers as the shortest equal decimals: 0.3, not 0.30000001192092896."""
     return [float(str(value)) for value in values.cpu().numpy().astype(np.float32)]

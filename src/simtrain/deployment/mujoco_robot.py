@@ -1,9 +1,9 @@
-"""An exported policy in MuJoCo: an example of the two functions that run_policy.py asks for.
+"""An exported policy in MuJoCo: an example of the two functions that run_policy.py needs.
 
-    python mujoco_robot.py --seconds 10 --velocity 0.5 0 0    # commands go by their names
-    python mujoco_robot.py --seconds 5 --motion squat         # and so do motions
+    python mujoco_robot.py --seconds 10 --velocity 0.5 0 0    # a command, by its name
+    python mujoco_robot.py --seconds 5 --motion squat         # a motion, by its name
 
-Needs mujoco, numpy and onnxruntime, and what lies beside it: run_policy.py, policy.json,
+Needs mujoco, numpy and onnxruntime, and these files in the same folder: run_policy.py, policy.json,
 robot.onnx and model.xml.
 """
 
@@ -17,7 +17,7 @@ from run_policy import Policy, run
 
 
 class MujocoRobot:
-    """A simulation in the place of a robot. Not described: images and what else is "given"."""
+    """A simulation in place of a robot. It has no images and no other values that are "given"."""
 
     def __init__(self, policy: Policy, model: mujoco.MjModel) -> None:
         self.about, self.model, self.data = policy.about, model, mujoco.MjData(model)
@@ -37,7 +37,7 @@ class MujocoRobot:
         mujoco.mj_kinematics(model, self.data)
 
     def read_state(self) -> dict[str, Any]:
-        """What a robot with perfect sensors would read."""
+        """The measurements of a robot with perfect sensors."""
         qpos, qvel, robot = self.data.qpos, self.data.qvel, self.about["robot"]
         state = {"joint_pos": qpos[self.qpos], "joint_vel": qvel[self.qvel]}
         if self.base is not None:
@@ -51,7 +51,7 @@ class MujocoRobot:
         return {**state, "contact": touches, "places": places, "commands": self.commands}
 
     def pose(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Where a body or site is and how it is turned, in the world."""
+        """Position and rotation of a body or site, in the world."""
         body = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, name)
         place, quat = self.data.site(name) if body < 0 else self.data.body(name), np.zeros(4)
         mujoco.mju_mat2Quat(quat, place.xmat)
@@ -65,7 +65,7 @@ class MujocoRobot:
 
 
 def main() -> None:
-    """Run the policy in MuJoCo, in real time, and print the positions that it got to."""
+    """Run the policy in MuJoCo, in real time, and print the final positions."""
     folder = Path(__file__).resolve().parent
     policy = Policy(folder)
     robot = MujocoRobot(policy, mujoco.MjModel.from_xml_path(str(folder / "model.xml")))

@@ -1,4 +1,4 @@
-"""A trained policy's own motion, recorded from its task without noise, pushes and exploration."""
+"""The motion of a trained policy, recorded from its task without noise, pushes and exploration."""
 
 from collections.abc import Sequence
 
@@ -26,11 +26,11 @@ def record_motion(
     skip: float,
     seed: int,
 ) -> MotionClip:
-    """What the policy does from `skip` seconds after its start on, at the rate of its control.
+    """The motion of a policy from `skip` seconds on, at its control rate.
 
-    Of the task's commands those of `command` are held, see `hold_commands`; others are drawn. The
-    motion begins above the origin and heads along x. ConfigError if the episode ends sooner, or a
-    command cannot be.
+    The commands in `command` are constant, see `hold_commands`; the others are drawn. The motion
+    begins above the origin and faces along x. ConfigError if the episode ends sooner, or if a
+    command is invalid.
     """
     cfg = evaluation_task(saved.config.env)
     cfg.episode_length_s = max(cfg.episode_length_s, 2.0 * (skip + seconds))
@@ -53,7 +53,7 @@ def record_motion(
 
 
 def _from_origin(qpos: np.ndarray) -> np.ndarray:
-    """The same motion, moved and turned so that it begins above the origin and heads along x."""
+    """The same motion, moved and turned so that it begins above the origin and faces along x."""
     moved = qpos.copy()
     rotation = Rotation.from_quat(qpos[:, 3:7], scalar_first=True)
     heading = Rotation.from_euler("z", -rotation[0].as_euler("ZYX")[0])

@@ -1,8 +1,8 @@
-"""A policy as a robot's program runs it: one graph, from what sensors read to actuators' targets.
+"""A policy for a robot's program: one graph, from sensor values to actuator targets.
 
 It is traced from the task's own commands, observations and actions, with the network between them.
-They see an environment of one row, whose fields follow from a robot's sensors. The state that they
-declare goes in and comes out. What needs anything else is refused by its name.
+They run in an environment of one row, whose fields are computed from a robot's sensors. The state
+that they declare is an input and an output. A term that needs anything else is refused by its name.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _STEPS = 6  # of the comparison with the file
 
 @dataclass(frozen=True)
 class RobotInputs:
-    """Inputs of the graph, a row each, that a robot's program fills in at every step.
+    """Inputs of the graph, a row each, that a robot's program provides at every step.
 
-    ``joint_pos`` and ``joint_vel`` are of the `joints`; of the floating base there are ``base_pos``
-    and ``base_quat``, w first, in the world, and ``base_lin_vel`` and ``base_ang_vel`` in its own
-    frame; ``contact`` is 1 or 0 for each of the sensors `contacts`; ``place_pos`` and
-    ``place_quat`` are of the `places` in the world; ``command.<name>`` are commands, and
-    ``<group>.<term>`` the values of terms that are `given`, with what is known of each.
+    ``joint_pos`` and ``joint_vel`` are those of the `joints`. A floating base has ``base_pos`` and
+    ``base_quat``, w first, in the world, and ``base_lin_vel`` and ``base_ang_vel`` in its own
+    frame. ``contact`` is 1 or 0 for each of the sensors `contacts`. ``place_pos`` and
+    ``place_quat`` are the poses of the `places` in the world. ``command.<name>`` are commands.
+    ``<group>.<term>`` are the values of terms that are `given`, with information about each.
     """
 
     names: list[str]
@@ -53,7 +53,7 @@ class RobotStep(nn.Module):
     """A control step of a robot: sensors and memory in; targets, actions and memory out."""
 
     def __init__(self, env: Env, network: PolicyStep) -> None:
-        """Raises ConfigError for a term that uses what a robot's program does not have."""
+        """Raises ConfigError for a term that uses data that a robot's program does not have."""
         super().__init__()
         self.network = network
         self._task = RobotTask(env, [*network.groups, *network.images])
@@ -90,7 +90,7 @@ class RobotStep(nn.Module):
         return targets, actions.clone(), vector, *memory
 
     def _check(self, sensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The `_values`; ConfigError if one depends on what a robot's sensors do not tell."""
+        """The `_values`; ConfigError if one depends on data that sensors do not give."""
         one, other = (self._values(sensors, unknown) for unknown in _UNKNOWN)
         for name in [name for name, value in one.items() if not torch.equal(value, other[name])]:
             kind, *path = name.split(".")
@@ -105,14 +105,14 @@ class RobotStep(nn.Module):
     def _values(
         self, sensors: Mapping[str, Tensor], unknown: float = _UNKNOWN[0]
     ) -> dict[str, Tensor]:
-        """All that follows from sensors at an episode's first step: by term, targets, and state."""
+        """All values at an episode's first step, from sensors: by term, targets, and state."""
         robot = RobotEnv(self._task, sensors, unknown)
         values = robot.seen_by_term(robot.observe())
         targets = robot.act(robot.actions.clone())
         return values | {"actions": targets} | robot.rows
 
     def facts(self, live: Sequence[str]) -> RobotInputs:
-        """How a program fills in those of the inputs that are `live`."""
+        """How a program provides those of the inputs that are `live`."""
         task, names = self._task, [name for name in self.sensors if name in live]
         joints = [joint.name for joint in task.joints]
         return RobotInputs(
@@ -125,10 +125,10 @@ class RobotStep(nn.Module):
 
 
 def export_robot(step: RobotStep) -> tuple[bytes, RobotInputs]:
-    """The graph as ONNX, and the inputs that it has.
+    """The graph as ONNX, and its inputs.
 
-    Memory and disturbances are optional inputs: what is not given is as when an episode begins.
-    ExportError if the file gives other targets than the task's own terms.
+    Memory and disturbances are optional inputs: without them, an episode begins. ExportError if the
+    file gives other targets than the task's own terms.
     """
     try:
         with torch.no_grad():
@@ -155,7 +155,7 @@ def export_robot(step: RobotStep) -> tuple[bytes, RobotInputs]:
 
 
 def _live(graph: onnx.GraphProto) -> set[str]:
-    """Names of all values that targets and actions depend on, by way of memory as well."""
+    """Names of all values that targets and actions depend on, also through memory."""
     makers = {output: node for node in graph.node for output in node.output}
     live: set[str] = set()
     wanted = [TARGETS, OUTPUT, INPUT]

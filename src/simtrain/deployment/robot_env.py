@@ -1,4 +1,4 @@
-"""The environment as terms see it on a robot: one row, whose fields follow from sensors."""
+"""The environment of terms on a robot: one row, whose fields are computed from sensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY = "memory."
 
 
 class RobotTask:
-    """A task's terms, and what of MuJoCo's fields a robot's sensors tell."""
+    """A task's terms, and the fields of MuJoCo that a robot's sensors give."""
 
     def __init__(self, env: Env, groups: Sequence[str]) -> None:
         model, cfgs = env.model, env.cfg.observation_groups()
@@ -67,7 +67,7 @@ class RobotTask:
         }
 
     def examples(self) -> dict[str, Tensor]:
-        """Inputs for all that sensors may tell, at the start of an episode."""
+        """Inputs for all possible sensors, at the start of an episode."""
         env, initial = self.env, self.env.initial_qpos.cpu()
         values = {"joint_pos": initial[self.qpos], "joint_vel": torch.zeros(len(self.qvel))}
         if self.has_base:
@@ -88,12 +88,12 @@ class RobotTask:
         return {name: value.clone().unsqueeze(0) for name, value in values.items()}
 
     def _size(self, group: str, name: str) -> int:
-        """How many numbers a term has, without history."""
+        """Number of entries of a term, without history."""
         place = self.env.observations.groups[group].slices[name]
         return int(place.stop - place.start) // max(self.groups[group][name].history_length, 1)
 
     def disturbances(self) -> dict[str, Tensor]:
-        """Noise that is added to each group, and the servos' parameters, which bias encoders."""
+        """Noise for each group, and the servo parameters, which contain the encoders' bias."""
         noise = {
             f"noise.{group}": torch.zeros(1, sum(self._size(group, name) for name in terms))
             for group, terms in self.groups.items()
@@ -116,7 +116,7 @@ class _Group(ObservationGroup):
 
 
 class GivenCommand(CommandTerm):
-    """A command that a person gives."""
+    """A command from an operator."""
 
     def __init__(self, command: Tensor) -> None:
         self.command = command
@@ -126,9 +126,9 @@ class GivenCommand(CommandTerm):
 
 
 class RobotEnv(Env):
-    """The environment as terms see it on a robot: one row, from `inputs` of a robot's graph.
+    """The environment of terms on a robot: one row, from the `inputs` of its graph.
 
-    Without memory among the inputs an episode begins.
+    Without memory among the inputs, an episode begins.
     """
 
     def __init__(self, task: RobotTask, inputs: Mapping[str, Tensor], unknown: float = 0.0) -> None:
@@ -182,7 +182,7 @@ class RobotEnv(Env):
         return of_group
 
     def seen_by_term(self, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What was seen, by the full names of terms."""
+        """The observations, by the full names of terms."""
         return {
             f"observations.{group}.{term}": seen[group].flatten(1)[:, place]
             for group, of_group in self._groups.items()
@@ -190,7 +190,7 @@ class RobotEnv(Env):
         }
 
     def observe(self) -> dict[str, Tensor]:
-        """What the policy sees, by group; the commands and the state move on, in place."""
+        """The observations by group; commands and state advance, in place."""
         for name, command in self.commands.terms.items():
             call_term(f"commands.{name}", command.update)
         self._seen.compute()
@@ -200,7 +200,7 @@ class RobotEnv(Env):
         return seen
 
     def act(self, actions: Tensor) -> Tensor:
-        """The targets of all actuators that actions drive, ``(1, n)``; the state moves on."""
+        """The targets of all actuators that actions drive, ``(1, n)``; the state advances."""
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
         self._episode_length += 1
@@ -209,13 +209,13 @@ class RobotEnv(Env):
         return ctrl[:, [i for term in self._actions.terms.values() for i in term.actuators]]
 
     def bind(self, field: str) -> Tensor:
-        """See `BaseEnv.bind`: a field that sensors tell, at least in part."""
+        """See `BaseEnv.bind`: a field that sensors give, at least in part."""
         if field not in self._fields:
             raise ConfigError(f"a robot's program does not know MuJoCo's {field}")
         return self._fields[field]
 
     def substeps(self, field: str) -> Tensor:
-        """See `BaseEnv.substeps`: a robot's program has nothing of the kind."""
+        """See `BaseEnv.substeps`: a robot's program has none."""
         raise ConfigError(f"a robot's program does not know {field} at each physics step")
 
     def variable(self, name: str, initial: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class RobotEnv(Env):
 
 
 def _fields(task: RobotTask, inputs: Mapping[str, Tensor], unknown: float) -> dict[str, Tensor]:
-    """MuJoCo's fields, ``(1, ...)``, as far as sensors tell them; `unknown` elsewhere."""
+    """MuJoCo's fields, ``(1, ...)``, as far as sensors give them; `unknown` elsewhere."""
     model, env = task.env.model, task.env
     sizes: dict[str, tuple[int, ...]] = {"qpos": (model.nq,), "qvel": (model.nv,)}
     sizes |= {"sensordata": (model.nsensordata,)}

@@ -1,18 +1,19 @@
-"""Runs an exported policy on a robot: give `run` two functions. Needs numpy and onnxruntime.
+"""Runs an exported policy on a robot: `run` needs your two functions read_state and write_command.
 
-robot.onnx has all that follows from sensors: observations, the network, clocks, motions, targets.
-Its inputs are listed in policy.json, under "robot", and `read_state()` returns a dict with them:
+Needs numpy and onnxruntime. robot.onnx contains observations, network, clocks, motions and targets.
+Its inputs are listed in policy.json, under "robot". `read_state()` returns a dict with them:
 
 - ``joint_pos`` and ``joint_vel``, rad and rad/s, or m and m/s, in the order of `Policy.joints`;
-- of a floating base ``base_quat``, in the order that "base_quat" in policy.json says, ``base_pos``,
-  m, and in its own frame ``base_lin_vel``, m/s, and ``base_ang_vel``, a gyroscope's, rad/s;
+- for a floating base: ``base_quat``, in the order of "base_quat" in policy.json, ``base_pos``, m,
+  and in the frame of the base ``base_lin_vel``, m/s, and ``base_ang_vel``, a gyroscope's, rad/s;
 - ``contact``, by the names of sensors: whether they touch anything;
-- ``places``, by the names of objects and so on: a position, m, and a quaternion, in the world;
+- ``places``, by the names of objects and so on: position, m, and quaternion, in the world;
 - ``commands`` by name, such as {"velocity": [0.5, 0, 0]};
-- what is "given", such as images, under the name of the term.
+- values that are "given", such as images, under the name of the term.
 
-What is no input may be missing. `write_command(targets)` gives each actuator of "actuators" in
-policy.json its target; those of joints come in the order of "joint_names". See mujoco_robot.py.
+Values that are not inputs can be left out. `write_command(targets)` sends a target to each of the
+"actuators" in policy.json; the targets of joints have the order of "joint_names". See
+mujoco_robot.py.
 """
 
 import json
@@ -40,17 +41,17 @@ class Policy:
         self.reset()
 
     def reset(self, memory: dict[str, np.ndarray] | None = None) -> None:
-        """Begin anew, with values of `memory` by name where they are not the usual ones."""
+        """Begin a new episode; `memory` gives values, by name, that replace the usual ones."""
         self.memory = {f"memory.{name}": value for name, value in (memory or {}).items()}
 
     def start(self, command: str, name: str) -> None:
-        """Begin anew with one of the "starts" of a command, such as a motion."""
+        """Begin a new episode with one of the "starts" of a command, such as a motion."""
         runs = next(c["runs"] for c in self.about["commands"] if c["name"] == command)
         memory = runs["starts"][name]["memory"].items()
         self.reset({f"commands.{command}.{key}": np.array(value) for key, value in memory})
 
     def step(self, state: dict[str, Any]) -> np.ndarray:
-        """The targets in this state; to be called every `period` seconds."""
+        """The targets for this state; call it every `period` seconds."""
         values = self.graph.run(None, self.inputs(state) | self.memory)
         self.seen = dict(zip(self.outputs, values, strict=True))
         after = ((n, value) for n, value in self.seen.items() if n.startswith("next."))
@@ -58,7 +59,7 @@ class Policy:
         return np.asarray(self.seen["targets"][0])
 
     def inputs(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The inputs of the graph in this state, by name; ValueError for a NaN."""
+        """The inputs of the graph for this state, by name; ValueError for a NaN."""
         names = self.about["robot"]["names"]
         values = {name: np.asarray(self.read(name, state), np.float32)[None] for name in names}
         if lacking := [name for name, value in values.items() if np.isnan(value).any()]:
@@ -66,7 +67,7 @@ class Policy:
         return values
 
     def read(self, name: str, state: dict[str, Any]) -> Any:
-        """An input's value in this state."""
+        """The value of an input in this state."""
         kind, _, rest = name.partition(".")
         if name == "base_quat":
             return self.wxyz(state["base_quat"])
@@ -89,7 +90,7 @@ def run(
     write_command: Callable[[np.ndarray], None],
     seconds: float,
 ) -> None:
-    """Let a policy control a robot for so long, in its period."""
+    """Run a policy on a robot for some seconds, with its control period."""
     due = time.monotonic()
     for _ in range(round(seconds / policy.period)):
         write_command(policy.step(read_state()))

@@ -1,7 +1,7 @@
 """``deploy.yaml``: a policy for the C++ controllers of unitree_rl_lab.
 
-Its fields are those that their ``ManagerBasedRLEnv`` and its managers read, see ``deploy/include``
-of https://github.com/unitreerobotics/unitree_rl_lab.
+Its fields are those that ``ManagerBasedRLEnv`` and its managers read, see ``deploy/include`` of
+https://github.com/unitreerobotics/unitree_rl_lab.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
 def cannot_be_told(interface: Interface, remembers: bool) -> str | None:
-    """What the controllers do not support, so that there is no file; None if they run the policy.
+    """Why the controllers do not support the policy, so that there is no file; None if they do.
 
     `remembers`: whether the network has hidden states.
     """
@@ -32,10 +32,10 @@ def cannot_be_told(interface: Interface, remembers: bool) -> str | None:
 
 
 def deploy_yaml(model: mujoco.MjModel, interface: Interface) -> str:
-    """The file's content, unless something `cannot_be_told`.
+    """The file's content; the controllers must support the policy, see `cannot_be_told`.
 
-    ``joint_ids_map`` has the place of each joint's motor among the model's actuators, in the order
-    of ``joint_names``; gains are in the order of the motors.
+    ``joint_ids_map`` contains the index of each joint's motor among the model's actuators, in the
+    order of ``joint_names``; gains have the order of the motors.
     """
     driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
     motors = [driving.index(model.joint(name).id) for name in interface.joint_names]
@@ -66,12 +66,12 @@ def deploy_yaml(model: mujoco.MjModel, interface: Interface) -> str:
 
 
 def unknown_observations(interface: Interface) -> list[str]:
-    """Observations that the controllers do not have; ``deploy.yaml`` calls them by their names."""
+    """Observations that the controllers do not compute; ``deploy.yaml`` uses their own names."""
     return [part.term for part in interface.observations if _known_as(part, interface) is None]
 
 
 def _observations(interface: Interface) -> dict[str, Any]:
-    """By the controllers' names, or else their own: each name once."""
+    """Observations by the controllers' names, or else by their own; each name once."""
     observations: dict[str, Any] = {}
     for part in interface.observations:
         names = (_known_as(part, interface), part.term, f"{part.group}.{part.term}")
@@ -88,7 +88,7 @@ def _observations(interface: Interface) -> dict[str, Any]:
 
 
 def _known_as(part: ObservationPart, interface: Interface) -> str | None:
-    """The controllers' own name of what they compute alike; None if they do not."""
+    """The controllers' name of an observation that they compute in the same way; None if none."""
     module, _, function = part.function.partition(":")
     velocities = [command.name for command in interface.commands if _is_velocity(command)]
     known: dict[str, tuple[str | None, dict[str, Any]]] = {

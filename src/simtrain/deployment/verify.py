@@ -1,11 +1,10 @@
-"""Whether an exported policy acts outside of simtrain as it does inside.
+"""Verification: whether an exported policy behaves outside of simtrain as it does inside.
 
-The policy is evaluated in its task; the exported files then play the same episodes in plain MuJoCo
-(``closed_loop.py``, in processes that import nothing of simtrain), with the same starts, commands
-and models, or in a model that somebody else wrote. What happened there is put into the task's
-environment step by step, for its own rewards, metrics and terminations. Before that, both look at
-the same states: what they see and want must be the same, and each difference is reported by its
-name.
+The policy is evaluated in its task. Then the exported files play the same episodes in plain MuJoCo
+(``closed_loop.py``, in processes that import nothing from simtrain), with the same starts, commands
+and models, or in another model of the robot. The task's environment gets their states step by step,
+to compute its rewards, metrics and terminations. Before that, observations and targets of both are
+compared in the same states.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _LOOP = Path(__file__).with_name("closed_loop.py")
 
 @dataclass(frozen=True)
 class Verification:
-    """An exported policy's episodes beside those of the policy itself, in pairs."""
+    """An exported policy's episodes, paired with those of the policy itself."""
 
     own: Evaluation
     played: dict[str, Evaluation]
@@ -68,12 +67,12 @@ class Verification:
     """Whether delays, biases and motors of the task were left out of both."""
 
     def kept(self, condition: str) -> Estimate:
-        """The part of the policy's return that is kept; 1 less the loss where that is negative."""
+        """The kept fraction of the policy's return; if that is negative, 1 minus the loss."""
         return kept(self.own, self.played[condition])
 
 
 def kept(own: Evaluation, played: Evaluation) -> Estimate:
-    """The part of the return that is kept in the episodes `played`, the first of those of `own`."""
+    """The kept fraction of the return in the episodes `played`, the first of those of `own`."""
     pairs = zip(played.returns, own.returns, strict=False)
     change = Estimate.of_mean([exported - own for exported, own in pairs])
     scale = abs(own.estimates["mean_return"].value) or 1.0
@@ -82,7 +81,7 @@ def kept(own: Evaluation, played: Evaluation) -> Estimate:
 
 @dataclass(frozen=True)
 class _Episodes:
-    """What the policy did in its task, and what is needed to play the same elsewhere."""
+    """The episodes of the policy in its task, and the data to play them elsewhere."""
 
     evaluation: Evaluation
     job: dict[str, np.ndarray]
@@ -94,7 +93,7 @@ class _Episodes:
 
 
 class Verifier:
-    """A policy's episodes in its task, to which those of exported files are compared."""
+    """A policy's episodes in its task, for comparison with those of exported files."""
 
     def __init__(self, saved: SavedPolicy, episodes: int) -> None:
         """Play them; ConfigError if the policy does not fit its task."""
@@ -115,9 +114,9 @@ class Verifier:
     ) -> Verification:
         """Play the policy exported to `folder`, under `conditions`, None for `find_conditions`.
 
-        Under each, as many episodes are played as the policy's, and fewer if these tell the part of
-        the return that is kept to ± 0.02. `tell` is called with what is played. Delays and DC
-        motors are left out of both. ExportError if the files fail to run.
+        Under each, as many episodes are played as the policy's, or fewer if these give the kept
+        fraction of the return to ± 0.02. `tell` is called with each condition. Delays and DC motors
+        are left out of both. ExportError if the files fail to run.
         """
         env, own, played = self._env, self._own, {}
         about = read_interface(folder)
@@ -133,7 +132,7 @@ class Verifier:
     def _play(
         self, loop: _ClosedLoop, condition: Condition, name: str, tell: Callable[[str], None]
     ) -> Evaluation:
-        """The episodes under a condition, in rounds, until what is kept is known well enough."""
+        """The episodes under a condition, in rounds, until the kept fraction is accurate enough."""
         episodes, results = self._env.num_envs, []
         for first in range(0, episodes, _ROUND):
             rows = np.arange(first, min(first + _ROUND, episodes))
@@ -151,7 +150,7 @@ _own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
 
 
 def _play_own(env: Env, policy: Policy) -> _Episodes:
-    """Play an episode in each environment; steps go on after its end, for the other's may not."""
+    """Play an episode in each environment; go on after its end, as the other may last longer."""
     memory = _reset(env)
     state = env.sim.state()
     job = {"start": state["state"].numpy()}
@@ -201,7 +200,7 @@ def _reset(env: Env) -> dict[str, Tensor]:
 
 
 class _ClosedLoop:
-    """The exported files at work, in processes of their own."""
+    """Runs the exported files in separate processes."""
 
     def __init__(
         self,
@@ -231,7 +230,7 @@ class _ClosedLoop:
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
     def follow(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the policy sees and wants in these states, ``(steps, episodes, ...)``."""
+        """The policy's observations and targets in these states, ``(steps, episodes, ...)``."""
         steps, episodes, _ = states["qpos"].shape
         followed = {f"follow/{field}": values for field, values in states.items()}
         return self._run(np.arange(episodes), {"condition": {}, "steps": steps}, followed)
@@ -269,7 +268,7 @@ class _ClosedLoop:
 
 
 def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, Any]) -> list[str]:
-    """What the exported policy sees or wants in another way than the policy in its task."""
+    """Observations and targets of the exported policy that differ from those in its task."""
     followed = loop.follow(own.states)
     sentences = []
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
@@ -300,7 +299,7 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
 def _difference(
     name: str, exported: np.ndarray, own: np.ndarray, *, roughly: bool = False
 ) -> list[str]:
-    """A sentence if two arrays differ, or their mean does where they are but `roughly` the same."""
+    """A sentence if two arrays differ, or the means of values that are only `roughly` equal."""
     if exported.shape != own.shape:
         return [f"{name} has the shape {exported.shape[2:]}, in the task {own.shape[2:]}"]
     off = np.abs(exported - own) / np.maximum(1.0, np.abs(own))
@@ -313,9 +312,9 @@ def _difference(
 def _evaluate(
     env: Env, result: dict[str, np.ndarray], commands: list[dict[str, Tensor]]
 ) -> Evaluation:
-    """The first episodes by a result's, with the task's own rewards, metrics and terminations.
+    """The first episodes of a result, with the task's own rewards, metrics and terminations.
 
-    Of another model there are positions and velocities; the rest is what the task's model has then.
+    Another model gives positions and velocities; all else is computed by the task's model.
     """
     env.reset()
     episodes, buffers = FirstEpisodes(env), env.declared("commands.")

@@ -1,4 +1,4 @@
-"""Learning curves as numbers: means over runs that differ by their seed, and how groups differ."""
+"""Learning curves as numbers: means over runs that differ by their seed, differences of groups."""
 
 import json
 import math
@@ -20,7 +20,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#00
 
 
 def color(i: int) -> str:
-    """The color of the i-th of several things."""
+    """The color of the i-th curve."""
     return COLORS[i % len(COLORS)]
 
 
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Curve:
-    """A tag over several runs; arrays of one length, ``x`` ascending."""
+    """A tag over several runs; arrays of equal length, ``x`` ascending."""
 
     x: np.ndarray
     mean: np.ndarray  # over the runs that have come so far; 0 where none has logged it
@@ -61,7 +61,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Group]]:
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Settings that are not the same in all `runs`: flag -> the value of each, None for none."""
+    """Settings that differ between `runs`: flag -> the value of each, None if it has none."""
     flags = dict.fromkeys(flag for run in runs for flag in run.settings)
     table = {flag: [run.settings.get(flag) for run in runs] for flag in flags}
     return {flag: values for flag, values in table.items() if any(v != values[0] for v in values)}
@@ -70,7 +70,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str, Curve]:
     """Tag -> its mean over `runs` and its range; empty if no run has any of the tags.
 
-    All curves have the points of any run and tag. A run is interpolated as far as it came.
+    All curves have the points of all runs and tags. A run is interpolated up to its last point.
     """
     series = {tag: [run.series(tag, axis) for run in runs] for tag in tags}
     points = [x for of_runs in series.values() for x, _ in of_runs]
@@ -89,10 +89,11 @@ def aggregate(runs: Sequence[Run], tags: Iterable[str], axis: Axis) -> dict[str,
 
 
 def usual_range(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """The range of a curve between `low` and `high` without a few points that stick out.
+    """The range of a curve between `low` and `high` without a few outliers.
 
-    One point in a hundred, and at least one, may stick out at either end. It counts if it is the
-    last, or if it sticks out by no more than the range of the others. Infinities without numbers.
+    One point in a hundred, and at least one, may be an outlier at either end. It counts as a normal
+    point if it is the last one, or if its distance is no larger than the range of the others.
+    Infinities without numbers.
     """
     known = np.isfinite(low) & np.isfinite(high)
     if not known.any():
@@ -139,7 +140,7 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
 
 
 def _short_names(flags: Iterable[str]) -> list[str]:
-    """The last part of each flag, or as many as tell it from the others."""
+    """The last part of each flag, or as many parts as distinguish it from the others."""
     split = [flag.split(".") for flag in flags]
     names = []
     for parts in split:

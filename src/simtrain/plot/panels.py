@@ -1,4 +1,4 @@
-"""The look of simtrain's pictures, and the parts that all of them are made of.
+"""The common style of simtrain's pictures, and their common parts.
 
 Imports matplotlib: modules that do not always draw import this one only when they do.
 """
@@ -36,9 +36,9 @@ def as_file(figure: Figure, kind: Literal["png", "svg"] = "png") -> bytes:
 
 @contextmanager
 def sheet(title: str, columns: int, heights: Sequence[float]) -> Iterator[Figure]:
-    """An empty figure with a title, for a grid of so many columns and of rows of these heights.
+    """An empty figure with a title, a grid of columns, and rows of these heights.
 
-    What is drawn within has the `STYLE`.
+    All that is drawn in it has the `STYLE`.
     """
     size = 4.6 * columns, sum(heights) + 0.35 * (1 + title.count("\n"))  # inches
     with STYLE():
@@ -66,7 +66,7 @@ def legend_beside(ax: Axes) -> None:
 
 
 def numbers_on(ax: Axes, *axes: Literal["x", "y"]) -> None:
-    """Write the numbers of these axes as `number` does; on a logarithmic one only 1, 2 and 5."""
+    """Write the numbers of these axes as `number` does; on a logarithmic axis only 1, 2 and 5."""
     for name in axes:
         axis = getattr(ax, f"{name}axis")
         axis.set_major_formatter(lambda value, _: number(value))
@@ -75,7 +75,7 @@ def numbers_on(ax: Axes, *axes: Literal["x", "y"]) -> None:
 
 
 def counts_on_x(ax: Axes, label: str, most: float | None = None, ticks: int = 5) -> None:
-    """Let x count something from zero on, up to `most` or what is drawn."""
+    """Make x a count from zero to `most`, or to the end of the curves."""
     ax.set_xlabel(label)
     ax.set_xlim(0.0, most)
     ax.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
@@ -83,7 +83,7 @@ def counts_on_x(ax: Axes, label: str, most: float | None = None, ticks: int = 5)
 
 
 def limit_y(ax: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Let y show these ranges whole, and what lies beyond them not."""
+    """Limit y to these ranges; what lies outside is cut off."""
     low = min((low for low, _ in ranges), default=0.0)
     high = max((high for _, high in ranges), default=0.0)
     if low < high:

@@ -19,7 +19,7 @@ Exchange = dict[str, Any]
 
 
 def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
-    """Which member carried, before each exchange, what `member` became after the last."""
+    """The member that carried, before each exchange, what `member` is after the last one."""
     places: list[int] = []
     for exchange in reversed(exchanges):
         member = exchange["members"][member]["parent"]
@@ -66,7 +66,7 @@ def _draw_fitness(ax: Axes, exchanges: list[Exchange], fitness: str, line: list[
 
 
 def _draw_tree(ax: Axes, exchanges: list[Exchange], line: list[int]) -> None:
-    """Every member a line; where one was replaced, a line from its parent; the winner's in bold."""
+    """A line for every member, and one from its parent if it was replaced; the winner's in bold."""
     before = 0
     for i, exchange in enumerate(exchanges):
         x = exchange["iteration"]

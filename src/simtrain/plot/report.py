@@ -1,4 +1,4 @@
-"""Reports of runs: learning curves as a PNG, and as a web page of one file with tables.
+"""Reports of runs: learning curves as a PNG, and as a single-file web page with tables.
 
 Imports matplotlib: training imports this module only when it draws.
 """
@@ -43,11 +43,11 @@ _OF_RUNS = ("best return", "episode length")  # in the table of runs alone
 def draw_report(
     runs: Sequence[Run], populations: Sequence[Path], refresh: float | None = None
 ) -> tuple[bytes, bytes]:
-    """A PNG file, and an HTML file that needs no other file, no network and no script, about runs.
+    """A PNG file, and an HTML file about runs that needs no other file, no network and no script.
 
-    They are of one or several tasks. `populations` are those whose members are among them; the page
-    has their pictures, too, and one that is alone gives the PNG. With `refresh` a browser reads the
-    page anew after as many seconds.
+    They show one or several tasks. `populations` are those whose members are among the runs; the
+    page shows their pictures too, and a single one replaces the PNG. With `refresh`, a browser
+    loads the page again after this number of seconds.
     """
     tasks = group_runs(runs)
     pictures = {run.resolve().name: as_file(draw_population(run)) for run in populations}
@@ -67,7 +67,7 @@ def draw_report(
 
 
 def draw_finished(run: Path, say: Callable[[str], None]) -> None:
-    """Leave the picture of a run, or of a population, in its directory; if that fails, say so."""
+    """Write the picture of a run, or of a population, to its directory; report a failure."""
     try:
         if members_of(run):
             figure = draw_population(run)
@@ -85,7 +85,7 @@ def _image(title: str, kind: str, content: bytes, attributes: str = "") -> str:
 
 
 def _section(task: str, groups: list[Group]) -> str:
-    """A picture of a task over each axis, of which the checked one is shown, and its tables."""
+    """A task's picture over each axis, of which the checked one is shown, and its tables."""
     parts = []
     for axis, name in _AXES.items():
         title = f"Learning curves of {task} over {name}"
@@ -132,7 +132,7 @@ def _section(task: str, groups: list[Group]) -> str:
 
 
 def _mean_and_spread(runs: Sequence[Run], tag: str, of: Summary) -> str:
-    """The mean and, of several runs, the standard deviation, with two digits of that."""
+    """The mean and, for several runs, the standard deviation with two digits."""
     summaries = [run.summary(tag, of) for run in runs]
     values = [value for value in summaries if value is not None]
     if len(values) < 2:
@@ -145,7 +145,7 @@ def _mean_and_spread(runs: Sequence[Run], tag: str, of: Summary) -> str:
 
 
 def _table(titles: Sequence[str], rows: list[list[Any]], colors: Sequence[str] = ()) -> str:
-    """An HTML table of titles, which may be broken within, and values; each row with its color."""
+    """An HTML table of titles, which may contain line breaks, and values; each row has a color."""
     head = [re.sub(r"([-_./])", r"\1<wbr>", escape(title)) for title in titles]
     cells = [[escape(str(value)).replace("\n", "<br>") for value in row] for row in rows]
     for row, color in zip(cells, colors, strict=False):

@@ -1,9 +1,9 @@
-"""Learning curves of runs as a picture: for every task a grid of panels of one size.
+"""Learning curves of runs as a picture: for every task a grid of panels of equal size.
 
-Runs with the same settings show what their reward, their seconds and the ends of their episodes
-consist of as stacked areas. Groups of runs that differ are compared instead: each of these parts
-has a panel, where every group is a line. Means over episodes are pale until all environments have
-finished one. A few points that stick out, such as an early batch, do not set a panel's scale.
+For runs with the same settings, stacked areas show the parts of the reward, of the time and of the
+ends of episodes. Groups of runs with different settings are compared: each part has a panel, in
+which every group is a line. Means over episodes are pale until all environments have finished an
+episode. A few outliers, such as an early batch, do not set the scale of a panel.
 """
 
 import math
@@ -48,13 +48,13 @@ Draw = Callable[[Axes], None]
 
 
 def evaluated_tags(groups: Sequence[Group]) -> list[str]:
-    """The tags of evaluations that have panels of their own: failures and the task's metrics."""
+    """The tags of evaluations that have their own panels: failures and the task's metrics."""
     tags = dict.fromkeys(tag for group in groups for tag in group.tags("Eval/"))
     return [tag for tag in tags if tag not in _NOT_ALONE]
 
 
 def draw_runs(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
-    """All `tasks` one below the other."""
+    """All `tasks`, one below the other."""
     with STYLE():
         panels = [_panels(groups, axis) for groups in tasks.values()]
         titles = [_TITLE + _LINE * _legend_size(groups)[1] for groups in tasks.values()]
@@ -77,7 +77,7 @@ def draw_runs(tasks: dict[str, list[Group]], axis: Axis) -> Figure:
 
 
 def _panels(groups: list[Group], axis: Axis) -> list[Draw | None]:
-    """What draws each panel of a task; None where the legend of the panel before has its place."""
+    """The function that draws each panel of a task; None for the place of a legend."""
     everyone = Group("", tuple(run for group in groups for run in group.runs))
     rewards, ends = _by_size(everyone, _REWARDS, axis), everyone.tags(_ENDS)
     times = metric_tags.phase_tags(_by_size(everyone, _TIMES, axis))
@@ -117,12 +117,12 @@ def _legend_size(groups: Sequence[Group]) -> tuple[int, int]:
 
 
 def _place(figure: Figure, x: float, y: float) -> tuple[float, float]:
-    """A place in a figure, so many inches from its left and its upper edge."""
+    """A position in a figure, in inches from its left and upper edges."""
     return x / _WIDTH, 1.0 - y / figure.get_figheight()
 
 
 def _draw_title(figure: Figure, top: float, task: str, groups: list[Group]) -> None:
-    """The task, what runs there are, and what the colors of groups stand for."""
+    """The task, its runs, and the meaning of the colors of groups."""
     runs = [run for group in groups for run in group.runs]
     if len(runs) == 1:
         done, steps, seconds = (float(runs[0].columns[column][-1]) for column in COUNTS)
@@ -143,7 +143,7 @@ def _draw_title(figure: Figure, top: float, task: str, groups: list[Group]) -> N
 
 
 def _draw_curves(ax: Axes, groups: list[Group], tag: str, axis: Axis) -> None:
-    """A metric of all groups; beside returns in training those of evaluations."""
+    """A metric of all groups; for returns in training, also those of evaluations."""
     titles = _COMPARED | _LEARNING
     ax.set_title(titles.get(tag) or ("Eval " if tag.startswith("Eval/") else "") + _short(tag, 20))
     if kind := next((kind for kind in _KINDS if tag.startswith(kind) and tag not in titles), None):
@@ -171,7 +171,7 @@ def _draw_curves(ax: Axes, groups: list[Group], tag: str, axis: Axis) -> None:
 
 
 def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> tuple[float, float] | None:
-    """Draw the mean of a group and its range; what y should show, or None if there is nothing."""
+    """Draw the mean of a group and its range; the range of y, or None if there is nothing."""
     curve = aggregate(group.runs, [tag], axis).get(tag)
     if curve is None:
         return None
@@ -192,7 +192,7 @@ def _draw_curve(ax: Axes, group: Group, tag: str, axis: Axis) -> tuple[float, fl
 
 
 def _all_finished(group: Group, axis: Axis, x: np.ndarray) -> np.ndarray:
-    """At which `x` all environments of all runs have finished an episode, if that was logged."""
+    """The `x` at which all environments of all runs have finished an episode, if logged."""
     tag = metric_tags.FINISHED_ENVS
     share = aggregate(group.runs, [tag], axis).get(tag)
     return np.full(len(x), True) if share is None else np.interp(x, share.x, share.low) >= 1.0
@@ -244,7 +244,7 @@ def _draw_stack(ax: Axes, group: Group, axis: Axis, title: str, tags: list[str])
 
 
 def _format_y(ax: Axes, tag: str) -> Callable[[float], str]:
-    """Write the numbers on the y-axis as those of `tag` are written; what writes one."""
+    """Format the numbers on the y-axis like those of `tag`; the function that does it."""
 
     def text(value: float) -> str:
         if tag.startswith(_ENDS):
@@ -256,7 +256,7 @@ def _format_y(ax: Axes, tag: str) -> Callable[[float], str]:
 
 
 def _by_size(group: Group, prefix: str, axis: Axis) -> list[str]:
-    """Tags by the mean of their size, the largest first."""
+    """Tags by the mean of their absolute values, the largest first."""
     curves = aggregate(group.runs, group.tags(prefix), axis)
     return sorted(curves, key=lambda tag: -float(np.abs(curves[tag].mean).mean()))
 
@@ -274,6 +274,6 @@ def _label_x(ax: Axes, axis: Axis, longest: float) -> None:
 
 
 def _short(tag: str, characters: int) -> str:
-    """A tag's own name, cut to so many characters."""
+    """A tag's own name, cut to this number of characters."""
     name = tag.rsplit("/", 1)[-1].removesuffix("_time" if tag.startswith("Perf/") else "")
     return name if len(name) <= characters else f"{name[: characters - 1]}…"

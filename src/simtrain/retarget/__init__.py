@@ -1,1 +1,1 @@
-"""From a person's recorded movement to a robot's: recognize, plan the feet, solve the joints."""
+"""Retargeting of a recorded person to a robot: recognize, plan the feet, solve the joints."""

@@ -1,4 +1,4 @@
-"""What retargeting knows of a robot: segments, soles and trunk, by its tree and places alone."""
+"""The robot in a retargeting: segments, soles and trunk, by its tree and positions."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ _SHORT = 0.35  # of the upper segment: what is shorter is no lower one
 
 @dataclass(frozen=True)
 class Point:
-    """A point that moves with a body."""
+    """A point that is fixed to a body."""
 
     body: int
     place: np.ndarray
     """In the frame of the body, m."""
 
     def at(self, data: mujoco.MjData) -> np.ndarray:
-        """Where it is, m."""
+        """Its position, m."""
         there: np.ndarray = data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place
         return there
 
 
 @dataclass(frozen=True)
 class Sole:
-    """What a foot stands on."""
+    """The sole of a foot."""
 
     body: str
     center: np.ndarray
@@ -49,7 +49,7 @@ class Sole:
 
 @dataclass(frozen=True)
 class Humanoid:
-    """A robot with two legs and, if it has them, two arms. Its base's x axis is ahead, z up."""
+    """A robot with two legs and, maybe, two arms. The x axis of its base is forward, z is up."""
 
     model: mujoco.MjModel
     base: str
@@ -74,10 +74,10 @@ class Humanoid:
 
 
 def load_humanoid(path: Path) -> Humanoid:
-    """The humanoid in an MJCF or URDF; ConfigError for what has no two legs.
+    """The humanoid in an MJCF or URDF file; ConfigError if it does not have two legs.
 
-    One that has no free joint, lacks meshes or faces elsewhere than along x is prepared as
-    `simtrain new` prepares it.
+    A model without a free joint or meshes, or that does not face along x, is prepared as by
+    `simtrain new`.
     """
     source = read(path)
     robot, model = inspect(source.spec, source.base), None
@@ -176,7 +176,7 @@ def _fixed(data: mujoco.MjData, body: int, place: np.ndarray) -> Point:
 
 
 def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> int:
-    """Which joint is the knee or elbow: the one across the limb that is farthest from its ends."""
+    """The knee or elbow: the joint across the limb that is farthest from its ends."""
     joints = [model.joint(name).id for name in limb.joints]
     below = tip - data.xanchor[joints]
     above = np.linalg.norm(data.xanchor[joints] - data.xanchor[joints[0]], axis=1)
@@ -188,7 +188,7 @@ def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndar
 def _straight(
     model: mujoco.MjModel, data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
 ) -> tuple[float, float]:
-    """Where a knee is straight, rad, and the sign of the direction in which it bends."""
+    """The angle of the straight knee, rad, and the sign of the direction in which it bends."""
     axis, thigh, shank = data.xaxis[knee], data.xanchor[knee] - hip, ankle - data.xanchor[knee]
     thigh, shank = (vector - axis * (vector @ axis) for vector in (thigh, shank))
     bent = np.arctan2(axis @ np.cross(thigh, shank), thigh @ shank)
@@ -200,7 +200,7 @@ def _straight(
 
 
 def _center(anchors: np.ndarray, axes: np.ndarray) -> np.ndarray:
-    """The point nearest to the axes of joints ``(n, 3)``, which a ball joint would turn about."""
+    """The point nearest to the axes of joints ``(n, 3)``, the center of a ball joint."""
     normal, moment = 1e-3 * np.eye(3), 1e-3 * anchors.mean(axis=0)
     for anchor, axis in zip(anchors, axes, strict=True):
         across = np.eye(3) - np.outer(axis, axis)

@@ -1,7 +1,7 @@
-"""A person's movement, whatever the skeleton: where hips, knees, feet, shoulders and hands are.
+"""A person's movement, for any skeleton: positions of hips, knees, feet, shoulders and hands.
 
-Joints are recognized by their usual names, or else by the tree. Axes, unit and heading of the file
-do not matter: z is up afterwards, the length of a leg is 1, and the person begins at the origin and
+Joints are recognized by their usual names, or by the tree. Axes, unit and heading of the file do
+not matter: in the result z is up, the length of a leg is 1, and the person starts at the origin and
 faces along x.
 """
 
@@ -62,7 +62,7 @@ def middle(at: Mapping[str, np.ndarray], part: str) -> np.ndarray:
 def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, int]:
     """The joint of each landmark; `given` ones by their names in the file.
 
-    ConfigError, which names what is missing, if they cannot be recognized.
+    ConfigError, with the missing landmarks, if they cannot be recognized.
     """
     found = _by_names(recording.names)
     needed = [name for name in LANDMARKS if not name.endswith("toe")]
@@ -112,7 +112,7 @@ def _by_names(names: Sequence[str]) -> dict[str, int]:
 
 
 def _by_tree(recording: Recording) -> dict[str, int]:
-    """Limbs by their places: of the chains from the trunk, the lowest two are legs."""
+    """Limbs by their positions: the lowest two chains from the trunk are legs."""
     parents, places = recording.parents, np.median(recording.positions, axis=0)
     lengths = np.linalg.norm(places - places[np.maximum(parents, 0)], axis=1)
     inner = set(parents)
@@ -182,7 +182,7 @@ def _leg(at: Mapping[str, np.ndarray]) -> float:
 
 
 def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same with z up, from the origin along x, and not as in a mirror."""
+    """The same with z up, from the origin along x, and not mirrored."""
     upward = (middle(at, "shoulder") - middle(at, "ankle")).mean(axis=0)
     up = int(np.abs(upward).argmax())
     at = {name: np.roll(place, 2 - up, axis=1) for name, place in at.items()}
@@ -203,7 +203,7 @@ def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:
-    """Find the floor, and when each foot stands on it."""
+    """Detect the floor, and when each foot stands on it."""
     for side in _SIDES:
         if f"{side}_toe" not in at:
             ahead = np.cross(at["left_hip"] - at["right_hip"], [0.0, 0.0, 1.0])

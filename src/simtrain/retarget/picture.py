@@ -1,4 +1,4 @@
-"""A picture of a retargeted motion: the person beside the robot, in several frames."""
+"""A picture of a retargeted motion: the person next to the robot, in several frames."""
 
 import mujoco
 import numpy as np
@@ -22,7 +22,7 @@ _BONES = (
 
 
 def picture(person: Person, robot: Humanoid, qpos: np.ndarray) -> Image.Image:
-    """Frames at even times, row by row; the person is orange, in the robot's size, ahead of it."""
+    """Evenly spaced frames; the person is orange, scaled to the robot's size, and ahead of it."""
     model, data = robot.model, mujoco.MjData(robot.model)
     frames = np.linspace(0, len(qpos) - 1, _COLUMNS * _ROWS).round().astype(int)
     model.vis.global_.azimuth, model.vis.global_.elevation = 110.0, -8.0

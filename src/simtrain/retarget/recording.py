@@ -1,9 +1,9 @@
-"""Files of recorded people: where each joint is in each frame, in the file's own axes and unit.
+"""Files of recorded people: the position of each joint in each frame, in the file's axes and unit.
 
 A BVH is read by bvhio; an ``.npy`` or ``.npz`` has positions ``(frames, joints, 3)``, and an AMASS
-``.npz`` rotations. The body models that give each person's own proportions have licences of their
-own; the rotations are applied to a skeleton in SMPL's T-pose instead, whose lengths are parts of a
-person's height (Winter, Biomechanics and Motor Control of Human Movement, figure 4.1).
+``.npz`` has rotations. AMASS's body models have licences of their own, so the rotations are applied
+to a skeleton in SMPL's T-pose, with standard proportions (Winter, Biomechanics and Motor Control of
+Human Movement, figure 4.1).
 """
 
 import io
@@ -58,9 +58,9 @@ class Recording:
 
 
 def read_recording(path: Path, fps: float | None = None, names: tuple[str, ...] = ()) -> Recording:
-    """The recording in a file; ConfigError, in one line, for what is none.
+    """The recording in a file; ConfigError, in one line, if it is not a recording.
 
-    `fps` and `names` are for arrays of positions, which do not say them.
+    `fps` and `names` are for arrays of positions, which do not contain them.
     """
     data, kind = read_file(path, "the recording", _LARGEST), path.suffix.lower()
     damage = damage_as_config_error(f"it is no {kind.replace('.bvh', 'BVH')}, or damaged")
@@ -79,7 +79,7 @@ def read_recording(path: Path, fps: float | None = None, names: tuple[str, ...] 
 
 
 def _without_calibration(recording: Recording) -> Recording:
-    """The same without a T-pose of a frame or two before the movement, as CMU's files have it."""
+    """The same without the T-pose of a frame or two at the start, as in CMU's files."""
     positions = recording.positions
     steps = np.abs(np.diff(positions, axis=0)).max(axis=(1, 2))
     jumps = np.flatnonzero(steps[:_CALIBRATION] > _JUMP * np.ptp(positions[0], axis=0).max())
@@ -87,7 +87,7 @@ def _without_calibration(recording: Recording) -> Recording:
 
 
 def _checked(recording: Recording) -> Recording:
-    """The recording; ConfigError for what nobody could follow."""
+    """The recording; ConfigError if no robot can follow it."""
     positions, fps = recording.positions, recording.fps
     if not np.isfinite(fps) or fps < _LOWEST_RATE:
         raise ConfigError(
@@ -150,7 +150,7 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
 def _placed(
     parents: Sequence[int], offsets: Sequence[np.ndarray], turns: Sequence[Rotation]
 ) -> np.ndarray:
-    """Joints ``(frames, joints, 3)`` by where each is, and how it is turned, in its parent."""
+    """Positions ``(frames, joints, 3)`` from each joint's offset and rotation in its parent."""
     places: list[np.ndarray] = []
     rotations: list[Rotation] = []
     for parent, place, turn in zip(parents, offsets, turns, strict=True):
@@ -161,7 +161,7 @@ def _placed(
 
 
 def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Recording:
-    """Positions, or AMASS's rotations; 30 frames a second if neither the file nor `fps` says."""
+    """Positions, or AMASS's rotations; 30 frames a second if neither file nor `fps` gives it."""
     content = np.load(io.BytesIO(data), allow_pickle=False)
     if isinstance(content, np.ndarray):
         arrays = {"positions": content}
@@ -202,7 +202,7 @@ def _amass_positions(arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _read_tensor(data: bytes, fps: float | None) -> Recording:
-    """InterMimic's form of OMOMO: a row of 591 numbers a frame."""
+    """OMOMO in InterMimic's format: 591 numbers per frame."""
     import torch
 
     rows = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -223,7 +223,7 @@ def _named(fps: float, positions: np.ndarray, names: tuple[str, ...]) -> Recordi
 
 
 def _with_fingers(before: str, arm: str, after: str = "") -> tuple[str, ...]:
-    """Names of a skeleton whose arms have 15 joints of fingers each."""
+    """Names of a skeleton whose arms have 15 finger joints each."""
     arms = [
         [f"{side}_{part}" for part in (*arm.split(), *(f"finger{i}" for i in range(15)))]
         for side in ("left", "right")

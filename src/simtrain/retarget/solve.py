@@ -1,4 +1,4 @@
-"""The joints that bring a robot to its targets, frame by frame, by mink's inverse kinematics."""
+"""The joint positions for the targets of a robot, frame by frame, by mink's inverse kinematics."""
 
 import copy
 from collections.abc import Collection
@@ -28,8 +28,8 @@ _APART, _COLLISION = 0.01, 30.0  # m between parts that met; a cost
 def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
     """The robot's positions, ``(frames, nq)``.
 
-    They are solved again with the centre of mass above the feet where the robot hardly moves, and
-    with parts apart that met.
+    They are solved again with the centre of mass above the feet in frames with little motion, and
+    with colliding parts apart.
     """
     qpos = _solve(robot, targets, fps)
     center, pairs = None, set[tuple[int, int]]()
@@ -47,9 +47,9 @@ def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
 def _imbalance(
     robot: Humanoid, targets: Targets, qpos: np.ndarray, fps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the centre of mass is, and how it must move so as not to tip over, ``(frames, 3)``, m.
+    """The centre of mass and the change that keeps it from tipping over, ``(frames, 3)``, m.
 
-    At rest it is to be near the line between the soles that stand.
+    At rest, it is to be near the line between the standing soles.
     """
     center = np.array([data.subtree_com[0].copy() for data, _ in posed(robot.model, qpos)])
     shift = np.zeros_like(center)
@@ -172,7 +172,7 @@ class _Apart(mink.Task):
         self._bodies = model.geom_bodyid[np.array(self._pairs)]
 
     def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
-        """By how much each pair is too near, negative, m, ``(pairs,)``."""
+        """The missing distance of each pair, negative, m, ``(pairs,)``."""
         return self._distances(configuration)[0]
 
     def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
@@ -190,7 +190,7 @@ class _Apart(mink.Task):
         return rows
 
     def _distances(self, configuration: mink.Configuration) -> tuple[np.ndarray, np.ndarray]:
-        """What distances lack, and between which points they are, ``(pairs, 6)``."""
+        """The missing distances, and the points between which they are, ``(pairs, 6)``."""
         lacking, ends = np.zeros(len(self._pairs)), np.zeros((len(self._pairs), 6))
         for i, (a, b) in enumerate(self._pairs):
             distance = mujoco.mj_geomDistance(
@@ -201,7 +201,7 @@ class _Apart(mink.Task):
 
 
 def _reach(robot: Humanoid) -> mink.ConfigurationLimit:
-    """The ranges of joints, all of them bounded, so that `solve` can bound their speeds, too."""
+    """The ranges of joints, all bounded, so that `solve` can bound their speeds too."""
     model = copy.copy(robot.model)
     joints = model.jnt_type != mujoco.mjtJoint.mjJNT_FREE
     low, high = robot.ranges[joints].clip(-_FAR, _FAR).T
@@ -215,7 +215,7 @@ def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
 
 
 def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]:
-    """The geoms of the robot that meet in any frame."""
+    """The geoms of the robot that touch in any frame."""
     pairs = set()
     for data, bodies in posed(model, qpos):
         for geoms in data.contact.geom[(bodies > 0).all(axis=1) & (data.contact.dist < -0.002)]:
@@ -224,7 +224,7 @@ def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]
 
 
 def _lifted(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
-    """The same, raised where a part is in the floor."""
+    """The same, raised if a part is in the floor."""
     depth = np.zeros(len(qpos))
     for i, (data, bodies) in enumerate(posed(model, qpos)):
         depth[i] = -data.contact.dist[(bodies == 0).any(axis=1)].min(initial=0.0)

@@ -1,4 +1,4 @@
-"""Where a robot's soles and base are to be in each frame, from where a person's are."""
+"""Targets of a robot's soles and base in each frame, from the positions of a person's parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _CLEARANCE = 0.02  # m; of a foot in the middle of a step
 
 @dataclass(frozen=True)
 class Targets:
-    """Where parts of the robot are to be in each frame."""
+    """Targets of the robot's parts in each frame."""
 
     base: np.ndarray
     """The middle of the hips, m, ``(frames, 3)``."""
@@ -38,7 +38,7 @@ class Targets:
 
 
 def targets_of(person: Person, robot: Humanoid) -> Targets:
-    """The person's movement in the robot's size."""
+    """The person's movement, scaled to the robot."""
     up = _upright(person)
     across = {
         part: _unit(person.at[f"left_{part}"] - person.at[f"right_{part}"])
@@ -68,7 +68,7 @@ def targets_of(person: Person, robot: Humanoid) -> Targets:
 
 
 def _upright(person: Person) -> np.ndarray:
-    """Directions from hips to shoulders, less what they lean in the skeleton itself."""
+    """Directions from hips to shoulders, without the lean of the skeleton itself."""
     hips = middle(person.at, "hip")
     up = _unit(middle(person.at, "shoulder") - hips)
     left = _unit(person.at["left_hip"] - person.at["right_hip"])
@@ -87,7 +87,7 @@ def _too_high(
     soles: Mapping[str, tuple[np.ndarray, np.ndarray]],
     fps: float,
 ) -> np.ndarray:
-    """How far the hips must come down, so that the legs reach to their soles, m, ``(frames,)``."""
+    """How far the hips must be lowered for the legs to reach the soles, m, ``(frames,)``."""
     between = (robot.hips["left"] + robot.hips["right"]) / 2.0
     lowered = np.zeros(len(base))
     for side, (centers, turns) in soles.items():
@@ -104,7 +104,7 @@ def _too_high(
 def _sole_path(
     person: Person, side: str, sole: Sole, scale: float, aside: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Centers and rotations of a sole, which neither slides nor sinks where the foot stands."""
+    """Centers and rotations of a sole that neither slides nor sinks while the foot stands."""
     foot = person.at[f"{side}_toe"] - person.at[f"{side}_ankle"]
     yaw = np.unwrap(np.arctan2(foot[:, 1], foot[:, 0]))
     level = np.linalg.norm(foot[:, :2], axis=1)
@@ -154,7 +154,7 @@ def _sole_path(
 
 
 def _blended(moved: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Corrections ``(frames, n)`` of the frames that are held, carried smoothly over the others."""
+    """Corrections ``(frames, n)`` of the held frames, interpolated smoothly over the others."""
     known = np.flatnonzero(held)
     values = moved[[known[0], *known, known[-1]]]
     spline = CubicHermiteSpline([-1, *known, len(held)], values, np.zeros_like(values))

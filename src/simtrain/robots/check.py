@@ -1,4 +1,4 @@
-"""Measuring whether a prepared robot can stand, and what about its model cannot be."""
+"""Checks of a prepared robot: whether it can stand, and whether its model is plausible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPEN = 0.01
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table."""
+    """A row of the table."""
 
     what: str
     is_good: bool
@@ -39,7 +39,7 @@ class Finding:
 
 @refused("the model cannot be checked")
 def check(prepared: Prepared) -> list[Finding]:
-    """What was measured; the robot can stand if the first is good."""
+    """All findings; the robot can stand if the first one is good."""
     model = on_ground(prepared.spec)
     parts = (_stands, _balance, _torques, _loops, _contacts, _ranges, _masses, _servos)
     return [finding for part in parts for finding in part(prepared, model)]
@@ -95,7 +95,7 @@ def _torques(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
 
 
 def _loops(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
-    """Whether the loops that equality constraints close are closed at home."""
+    """Whether the loops of equality constraints are closed in the home pose."""
     if not model.neq:
         return
     data = at(model, prepared.home)
@@ -150,7 +150,7 @@ def _masses(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
 
 
 def _servos(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
-    """Which servo asks for a fine physics step: the one that is stiffest for its inertia."""
+    """Which servo needs a small physics step: the one that is stiffest for its inertia."""
     timestep, text = prepared.timestep, f"stable with {1e3 * prepared.timestep:g} ms"
     if timestep < _FINE:
         inertia = model.dof_M0[model.jnt_dofadr[model.actuator_trnid[:, 0]]]

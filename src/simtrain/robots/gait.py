@@ -1,4 +1,4 @@
-"""What a walking task needs of a prepared robot: the figures of its gait and its servos."""
+"""Figures of a walking task for a prepared robot: its gait and its action scales."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Gait:
 
 
 def gait(prepared: Prepared) -> Gait:
-    """The figures of a trot on four legs, of steps on two, of a tripod's on six."""
+    """The figures of a trot on four legs, of steps on two, of a tripod gait on six."""
     robot, height = prepared.robot, prepared.hip_height
     legs = 2 if len(robot.legs) == 2 else 4
     speed, rate = math.sqrt(9.81 * height), math.sqrt(9.81 / height)
@@ -76,7 +76,7 @@ def _offsets(prepared: Prepared) -> tuple[float, ...]:
 
 
 def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
-    """What lifts each foot by `swing` with the least change of its joints, rad."""
+    """The smallest changes of joints that lift each foot by `swing`, rad."""
     model, robot, home = prepared.model, prepared.robot, prepared.home
     bends: dict[str, float] = {}
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
@@ -96,10 +96,10 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
 
 
 def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
-    """By which angle an action of 1 moves a target.
+    """The angle by which an action of 1 moves a target, rad.
 
-    It is a part of what the largest torque bends the servo by. Soft servos need more: a part of
-    what the robot's weight bends them by.
+    It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
+    more: a fraction of the angle by which the robot's weight bends them.
     """
     torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
     robot = prepared.robot
@@ -114,7 +114,7 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
 
 
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:
-    """Patterns with which names of one side become those of the other; None without symmetry."""
+    """Patterns that turn names of one side into those of the other; None without symmetry."""
     names = dict(robot.partners)
     if any(names[joint] == joint for leg in robot.legs for joint in leg.joints):
         return None
@@ -134,7 +134,7 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
 
 
 def _difference(one: str, other: str) -> tuple[str, str, str, str]:
-    """What two names begin with, in what they differ, and what they end with, by their words."""
+    """The common start, the different parts and the common end of two names, by words."""
     before = _common(one, other)
     after = _common(one[len(before) :][::-1], other[len(before) :][::-1])[::-1]
     if "_" in before or "_" in after:
@@ -147,6 +147,6 @@ def _difference(one: str, other: str) -> tuple[str, str, str, str]:
 
 
 def _common(one: str, other: str) -> str:
-    """What both begin with."""
+    """The common start of both."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return "".join(letter for letter, _ in same)

@@ -1,6 +1,6 @@
-"""What a robot is, by its model alone: base, legs, feet, arms, servos and symmetry.
+"""The parts of a robot, by its model: base, legs, feet, arms, servos and symmetry.
 
-No name means anything here: places and the tree of bodies tell which limbs are legs.
+Names are not used: positions and the tree of bodies show which limbs are legs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIKE = 0.08
 
 @dataclass(frozen=True)
 class Servo:
-    """What drives a joint."""
+    """The actuator of a joint."""
 
     joint: str
     kind: Literal["position", "motor", "none"]
@@ -86,9 +86,9 @@ def inspect(
 ) -> Robot:
     """Describe the robot whose tree begins at the body `base`.
 
-    The bodies of the `feet`, and the `end` of an arm, are found if none is named. Left is where y
-    is positive in the frame of the base. A robot that faces elsewhere than along x has no legs on
-    both sides of it, or a `heading`. Raises ConfigError for what is no robot.
+    The bodies of the `feet`, and the `end` of an arm, are detected if none is given. Left is where
+    y is positive in the frame of the base. If the robot does not face along x, no legs are found on
+    both sides of it, or `heading` is set. Raises ConfigError if the model is not a robot.
     """
     tree = Tree(compiled(spec, "the model"), base)
     limbs = tree.limbs()
@@ -118,7 +118,7 @@ def inspect(
 
 
 def _servo(model: mujoco.MjModel, joint: str) -> Servo:
-    """What drives a joint, of several actuators the one with position control."""
+    """The actuator of a joint; among several, the one with position control."""
     number = model.joint(joint).id
     bounds = [np.inf]
     if model.jnt_actfrclimited[number]:
@@ -142,7 +142,7 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
 
 
 def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:
-    """What feet are called, from where they are."""
+    """Names of the feet by their positions."""
     if len(places) == 2:
         return ["left" if place[1] > 0.0 else "right" for place in places]
     middle = np.mean([place[0] for place in places])
@@ -153,7 +153,7 @@ def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:
 
 
 def _partners(limbs: Sequence[Limb], scale: float) -> dict[str, str]:
-    """Joints of limbs that are each other's mirror images about the plane y = 0."""
+    """Joints of limbs that are mirror images of each other about the plane y = 0."""
     partners: dict[str, str] = {}
     for limb in limbs:
         image = limb.place * [1.0, -1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Where feet are, and the joints that bring them there; axes, heights and mirror images."""
+"""Kinematics of a robot's legs: feet, inverse kinematics, axes, heights and mirror images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simtrain.robots.tree import Foot, Limb
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
-    """The places of all bodies at `qpos`, `(nq,)`."""
+    """Forward kinematics at `qpos`, `(nq,)`."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
@@ -23,7 +23,7 @@ def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
 def ranges(
     model: mujoco.MjModel, joints: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The places of joints in ``qpos``, and their ranges; half a turn where they have none."""
+    """The indices of joints in ``qpos``, and their ranges; half a turn if they have none."""
     ids = [model.joint(name).id for name in joints]
     low, high = np.where(model.jnt_limited[ids, None] > 0, model.jnt_range[ids], (-np.pi, np.pi)).T
     return model.jnt_qposadr[ids], low, high
@@ -52,9 +52,10 @@ def move_foot(
     scale: float,
     stay: float,
 ) -> float:
-    """Solve `joints` for a flat foot at `target`, near their `guess`, in place; what is left.
+    """Solve `joints` for a flat foot at `target`, near their `guess`, in place; the error.
 
-    Errors in m count by `scale`; `stay` is the weight of 1 rad from the guess. The base is upright.
+    Errors in m are multiplied by `scale`; `stay` is the weight of 1 rad from the guess. The base is
+    upright.
     """
     places, low, high = ranges(model, joints)
     site = data.site(f"{foot.name}_sole")
@@ -74,9 +75,9 @@ def move_foot(
 def symmetric(
     model: mujoco.MjModel, robot: Robot, values: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """`values` of joints, at their `places`, with the mean of a joint and its mirror image.
+    """`values` of joints, at the indices `places`, averaged over each joint and its mirror image.
 
-    A joint in the middle that is held, as of an arm on the back, keeps its value.
+    A joint in the middle that is held, such as one of an arm on the back, keeps its value.
     """
     signs, even = mirror_signs(model, robot), values.copy()
     for name, other in robot.partners.items():
@@ -87,7 +88,7 @@ def symmetric(
 
 
 def mirror_signs(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
-    """1 where a joint and its partner turn alike in a mirror, else -1."""
+    """1 if a joint and its partner turn in the same direction in a mirror, else -1."""
     data = at(model, model.qpos0)
     seen = data.xaxis @ data.body(robot.base).xmat.reshape(3, 3)
     axes = {name: seen[model.joint(name).id] for name in robot.joints}

@@ -1,4 +1,4 @@
-"""How a robot looks whose meshes are not there: by what collides, by bones, and by its inertia."""
+"""Visual geoms for a robot without meshes: collision geoms, bones and inertia ellipsoids."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHORTEST, _SLENDER, _THICKEST = 0.03, 0.1, 0.035
 
 
 def add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Let all bodies be seen, in place; what is added has no mass and touches nothing.
+    """Make all bodies visible, in place; new geoms have no mass and touch nothing.
 
-    In a model without meshes, a body has bones where no shape is between two of its joints. If it
-    has no shape, and not one bone alone, it is the ellipsoid of its inertia.
+    In a model without meshes, a body gets a bone between two joints that no shape connects. A body
+    without a shape and with other than one bone is drawn as the ellipsoid of its inertia.
     """
     model = compiled(spec)
     bones = [] if spec.meshes else list(_bones(model, robot))

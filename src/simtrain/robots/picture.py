@@ -1,4 +1,4 @@
-"""Pictures of a prepared robot: at home, its joints' axes and ranges, its feet; and a film."""
+"""Pictures of a prepared robot: home pose, joint axes, joint ranges and feet; random poses."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def picture(
     bend: Mapping[str, float] | None = None,
     offsets: Sequence[float] = (),
 ) -> Image.Image:
-    """Three views of the robot at home, above; half a step, or an arm at the ends of its ranges.
+    """Three views of the robot at home and, below, half a step, or an arm at its range limits.
 
     Above, the robot is half transparent. Axes are green on the left, blue on the right and gray in
-    the middle, so that a mirror that was found wrongly is seen; where a joint may turn is orange,
-    feet are red.
+    the middle, which shows a wrong symmetry. Joint ranges are orange, feet are red.
     """
     poses = [mujoco.MjData(scene) for _ in ((False, True) if bend else (False,))]
     for data in poses:
@@ -75,7 +74,7 @@ def _markers(prepared: Prepared, scene: mujoco.MjModel, data: mujoco.MjData) -> 
 
 
 def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) -> Iterator[Sphere]:
-    """Dots on the arc over which the link may turn, from where it is at home."""
+    """Dots on the arc of the link over its joint range, starting at home."""
     start, axis = data.xanchor[joint], data.xaxis[joint]
     body = scene.jnt_bodyid[joint]
     link = data.subtree_com[body] - start
@@ -89,7 +88,7 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
 
 
 def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
-    """Whether the foot that a joint carries is one of those that are ahead by half a period."""
+    """Whether the joint moves a foot that is half a period ahead."""
     robot, model = prepared.robot, prepared.model
     feet = zip(robot.sites(model), offsets, strict=True)
     ahead = {foot.name for foot, offset in feet if offset > 0.0}
@@ -98,9 +97,9 @@ def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
 
 
 class PosesFilm:
-    """A robot in random poses, without gravity: whether axes and ranges are right.
+    """A robot in random poses, without gravity, to check axes and ranges.
 
-    It moves from one to the next; its base stays where it is. See `simtrain.view.film`.
+    It moves from pose to pose; its base does not move. See `simtrain.view.film`.
     """
 
     fps, end_seconds = 30.0, 0.0
@@ -114,7 +113,7 @@ class PosesFilm:
         self.frames = round(_POSES * _SECONDS * self.fps)
 
     def show(self, frame: int) -> list[str]:
-        """See `Film.show`: the parts that touch each other."""
+        """See `Film.show`; the lines name parts that touch each other."""
         pose, part = divmod(frame / self.fps / _SECONDS, 1.0)
         before, after = self._poses[int(pose)], self._poses[int(pose) + 1]
         joints = before + (after - before) * min(1.0, 2.0 * part)

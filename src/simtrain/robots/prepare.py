@@ -1,7 +1,7 @@
-"""Making a model ready for training: free base, servos, feet with sensors, and a pose to begin in.
+"""Preparing a model for training: free base, servos, feet with sensors, and a home pose.
 
-Nothing is changed in what the robot weighs and how it moves. Servos that are there stay as they
-are; joints without one get one from the largest torque of their motors.
+Masses and joints do not change. Existing servos stay as they are; other joints get a servo that is
+computed from the largest torque of their motor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ELASTIC = 0.03
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model that can be trained, and the figures that a task is made of."""
+    """A model that can be trained, and the figures for its task."""
 
     robot: Robot
     spec: mujoco.MjSpec
@@ -84,9 +84,9 @@ class Prepared:
 
 @refused("the model cannot be prepared")
 def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None) -> Prepared:
-    """Make the model ready; `feet` and `end` name bodies where they cannot be found.
+    """Prepare the model; `feet` and `end` name bodies if they are not detected.
 
-    Raises ConfigError where that cannot be done.
+    Raises ConfigError if this is not possible.
     """
     spec, notes = source.spec, list(source.notes)
     robot = _face_forward(source, feet, end, notes)
@@ -111,7 +111,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
 
 
 def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepared:
-    """The same for a robot whose base is fixed: a site ``tool`` at the end of its arm."""
+    """The same for a robot with a fixed base: a site ``tool`` at the end of its arm."""
     if robot.is_free:
         raise ConfigError("no legs were found; name the bodies of the feet with --feet")
     (arm,) = robot.arms
@@ -137,7 +137,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
 
 
 def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
-    """Of poses around the middle of the ranges, the one in which the tool moves most easily."""
+    """The pose, near the middle of the ranges, in which the tool can be moved most easily."""
     dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
     places, *bounds = ranges(model, arm.joints)
     low, high = np.clip(bounds, -3.2, 3.2)
@@ -171,7 +171,7 @@ def _finish(
 
 
 def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: list[str]) -> Robot:
-    """The robot, the frame of its base turned in place so that it looks along x."""
+    """The robot with the frame of its base turned in place, so that it faces along x."""
     spec, base, turned = source.spec, source.base, 0.0
     robot = inspect(spec, base, feet, end)
     if not robot.legs:  # where it looks along y, no leg is on the left
@@ -187,7 +187,7 @@ def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: l
 
 
 def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
-    """Turn all that the body `base` is made of about its z axis, in place, rad."""
+    """Turn all parts of the body `base` about its z axis by an angle, in place, rad."""
     if not angle:
         return
     body, model = spec.body(base), compiled(spec)
@@ -217,7 +217,7 @@ def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _check_masses(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Raise ConfigError for a base, a leg, or an arm on its own, that weighs next to nothing."""
+    """Raise ConfigError if a base, a leg, or an arm alone, has nearly no mass."""
     model, light = compiled(spec), max(_LIGHT * robot.mass * bool(robot.legs), _LIGHTEST)
     masses = {}
     for limb in robot.legs or robot.arms:
@@ -244,7 +244,7 @@ def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 
 
 def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
-    """Name the geoms of the feet, let them touch the ground, and add sites and sensors."""
+    """Name the geoms of the feet, enable their contacts, and add sites and sensors."""
     geoms = list(spec.geoms)
     for foot in robot.feet:
         name, body = f"{foot.name}_sole", spec.body(foot.body)
@@ -274,7 +274,7 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 
 
 def _forget(spec: mujoco.MjSpec, name: str) -> None:
-    """Remove a site and its sensors, in place, as a model that was prepared before has them."""
+    """Remove a site and its sensors, in place, from a model that was prepared before."""
     named = (spec.site, name), (spec.sensor, f"{name}_contact"), (spec.sensor, f"{name}_linvel")
     for find, its in named:
         if (old := find(its)) is not None:
@@ -294,7 +294,7 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
-    """Positions in which the robot stands on bent knees, its soles flat and below its hips."""
+    """Positions in which the robot stands on bent knees, with flat soles below its hips."""
     data = mujoco.MjData(model)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     for name, value in robot.pose.items():
@@ -314,9 +314,9 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
 def _bend(
     model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float
 ) -> None:
-    """Solve the joints of a leg for a foot below its hip, or on two legs at x = `center`, in place.
+    """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
-    A keyframe in which the leg is bent says how high the hip is.
+    If the leg is bent in a keyframe, the height of the hip is that of the keyframe.
     """
     pitch = pitch_joints(model, data, leg)
     if len(pitch) < 2:
@@ -349,7 +349,7 @@ def _bend(
 
 
 def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str]) -> Robot:
-    """Position servos for joints without, in place; `bound` for torques that have none, N m."""
+    """Position servos for joints without one, in place; `bound` is for unlimited torques, N m."""
     needed = carried(compiled(spec), robot)
     servos, added = [], []
     for servo in robot.servos:

@@ -1,4 +1,4 @@
-"""Reading a robot's model from MJCF or URDF, meshes or not."""
+"""Reading a robot's model from MJCF or URDF, with or without meshes."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Source:
 
 
 def read(path: str | Path, *, base: str | None = None) -> Source:
-    """Read MJCF or URDF; `base` names the root body of one robot of several.
+    """Read MJCF or URDF; `base` names the root body of one of several robots.
 
-    Links that are fixed to others stay bodies of their own, and inertias stay as they are written.
-    Meshes are looked for where the file says and, by their names, in the folders around it; what
-    has none collides by its primitives alone. Raises ConfigError for a file that cannot be read.
+    Links that are fixed to others stay separate bodies, and inertias are not changed. Meshes are
+    searched in the place that the file gives and, by name, in the folders around it; missing ones
+    are left out. Raises ConfigError for a file that cannot be read.
     """
     path = Path(path)
     return _read_in_child_first(path, partial(_read, path, base))
 
 
 def load(path: Path) -> mujoco.MjModel:
-    """Compile MJCF as it is. Raises ConfigError for a file that cannot be read."""
+    """Compile MJCF without changes. Raises ConfigError for a file that cannot be read."""
 
     def compile_file() -> mujoco.MjModel:
         with refused(f"the model {path} cannot be read"):
@@ -70,9 +70,9 @@ def load(path: Path) -> mujoco.MjModel:
 
 
 def _read_in_child_first(path: Path, read: Callable[[], T]) -> T:
-    """Read in a process of its own first: some files crash MuJoCo, or keep it busy for hours.
+    """Read in a separate process first: some files crash MuJoCo, or keep it busy for hours.
 
-    Raises the ConfigError that is raised there, and one if that process is killed by its limits.
+    Raises the ConfigError of that process, or one if its limits kill it.
     """
     if not path.is_file():
         raise ConfigError(f"the model {path} is not a file")
@@ -93,7 +93,7 @@ def _read_in_child_first(path: Path, read: Callable[[], T]) -> T:
 
 
 def _answer(writing: int, read: Callable[[], object]) -> NoReturn:
-    """Read within limits, write what is wrong, and exit."""
+    """Read within limits, write the error, and exit."""
     code, used = 0, psutil.Process().memory_info().data
     try:
         with suppress(ValueError):  # ours are lower already
@@ -133,14 +133,14 @@ def _read(path: Path, base: str | None) -> Source:
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
-    """The model of `spec`; ConfigError that begins with `what` where MuJoCo refuses it."""
+    """The model of `spec`; the ConfigError for what MuJoCo refuses begins with `what`."""
     with refused(what):
         return spec.compile()
 
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Raise a ConfigError that begins with `what` for what MuJoCo, SciPy or the disk refuses."""
+    """Raise a ConfigError that begins with `what` for errors of MuJoCo, SciPy or the disk."""
     try:
         yield
     except ConfigError:
@@ -190,7 +190,7 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
 
 
 def _leave_surroundings(source: Source) -> None:
-    """Remove all but the robot: the scene around it has a floor and light of its own."""
+    """Remove all but the robot: its scene has its own floor and light."""
     spec, world = source.spec, source.spec.worldbody
     others = [body for body in world.bodies if body.name != source.base]
     left = [*others, *world.geoms, *world.sites, *world.cameras, *world.lights]
@@ -226,7 +226,7 @@ def _leave_surroundings(source: Source) -> None:
 
 
 def _find_files(source: Source, path: Path) -> None:
-    """Let meshes and textures name files that are there, and remove what has none."""
+    """Set the paths of meshes and textures to existing files; remove what has none."""
     spec, missing, around = source.spec, [], path.resolve().parent
     nearby: dict[str, Path] | None = None
     for mesh in [mesh for mesh in spec.meshes if mesh.file]:
@@ -258,7 +258,7 @@ def _find_files(source: Source, path: Path) -> None:
 
 
 def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
-    """Let bodies that only carry frames weigh nothing, and bound and balance what cannot be."""
+    """Remove the mass of URDF links without inertia, and replace impossible inertias."""
     compiler, mended = source.spec.compiler, []
     for body in source.spec.bodies[1:]:
         if is_urdf and not body.explicitinertial:

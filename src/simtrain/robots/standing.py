@@ -1,4 +1,4 @@
-"""Statics and simulation of a prepared robot: what its servos need, and which physics step."""
+"""Statics and simulation of a prepared robot, for its servos and its physics step."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
 
 
 class Guided:
-    """A simulation from `home`; a base that floats may only rise and sink, or hangs `lift` above.
+    """A simulation from `home`; a floating base only moves vertically, or hangs `lift` above.
 
-    A robot is alone in its model, so its base has the first joint.
+    The model contains one robot, so its base has the first joint.
     """
 
     def __init__(self, model: mujoco.MjModel, home: np.ndarray, *, lift: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class Guided:
             self.data.qpos[2] += lift
 
     def run(self, seconds: float, ctrl: np.ndarray) -> Iterator[None]:
-        """Simulate, and give control back after each step."""
+        """Simulate, and yield after each step."""
         data, pose = self.data, self.data.qpos[:7].copy()
         data.ctrl[:] = ctrl
         for _ in range(round(seconds / self.model.opt.timestep)):
@@ -64,7 +64,7 @@ class Guided:
 def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`home` at the height where the ground carries the weight, and the torques that hold it.
 
-    By inverse dynamics at rest, so that servos may be as weak as they like: `(nq,)`, `(nv,)`.
+    By inverse dynamics at rest, independent of the strength of servos: `(nq,)`, `(nv,)`.
     """
     data = mujoco.MjData(model)
 
@@ -88,7 +88,7 @@ def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np
 def targets(
     model: mujoco.MjModel, qpos: np.ndarray, torques: np.ndarray | None = None
 ) -> np.ndarray:
-    """Targets of position servos that aim at `qpos`, and there exert `torques`, `(nu,)`."""
+    """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_fwdPosition(model, data)
@@ -102,7 +102,7 @@ def targets(
 
 
 def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
-    """With which stiffness joints of trunk and arms would just carry what is on them, N m/rad."""
+    """The stiffness with which joints of trunk and arms just carry their load, N m/rad."""
     data = at(model, model.qpos0)
     mujoco.mj_comPos(model, data)
     in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
@@ -115,7 +115,7 @@ def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
 
 
 def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Exclude pairs of the robot's bodies that touch each other at home, in place; the pairs."""
+    """Exclude pairs of bodies that touch each other at home, in place; the pairs."""
     model = compiled(spec)
     data = mujoco.MjData(model)
     data.qpos[:] = home
@@ -128,7 +128,7 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
-    """The coarsest physics step with which joints move as they do with the finest."""
+    """The largest physics step with which joints move in the same way as with the smallest."""
     fine = _motion(model, home, _STEPS[-1])
     for timestep in _STEPS:
         coarse = _motion(model, home, timestep)

@@ -1,4 +1,4 @@
-"""The tree of a robot's bodies: its limbs, its feet, and where they are."""
+"""The tree of a robot's bodies: its limbs, its feet, and their positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOW = 0.12
 
 @dataclass(frozen=True)
 class Foot:
-    """What a leg stands on."""
+    """The part of a leg that touches the ground."""
 
     name: str
     """By its place: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``."""
@@ -43,7 +43,7 @@ class Foot:
 
 @dataclass(frozen=True)
 class Limb:
-    """A chain of joints that ends in a foot, a hand or nothing."""
+    """A chain of joints that ends in a foot, in a hand or in nothing."""
 
     joints: tuple[str, ...]
     """From the base to the end."""
@@ -56,7 +56,7 @@ class Limb:
 
 
 class Tree:
-    """The bodies below the base, and where they are in its frame."""
+    """The bodies below the base, and their positions in its frame."""
 
     def __init__(self, model: mujoco.MjModel, base: str) -> None:
         self.model, self.data = model, mujoco.MjData(model)
@@ -71,14 +71,14 @@ class Tree:
 
     @cached_property
     def low(self) -> dict[int, float]:
-        """Height of the lowest point of each body and what is fixed to it, above the base, m."""
+        """Height of the lowest point of each body and its fixed children, above the base, m."""
         own = {b: min(self._in_base(p)[2] for p in self._points(b)) for b in self.bodies}
         weld = self.model.body_weldid
         return {b: min(own[c] for c in self.bodies if weld[c] == weld[b]) for b in self.bodies}
 
     @cached_property
     def scale(self) -> float:
-        """How high the base is above the lowest point, m."""
+        """Height of the base above the lowest point, m."""
         return max(-min(self.low.values()), 1e-3)
 
     def joints(self) -> list[str]:
@@ -89,7 +89,7 @@ class Tree:
         ]
 
     def limbs(self) -> list[Limb]:
-        """The chains of joints that hang on the trunk, each with its lowest end."""
+        """The chains of joints that are attached to the trunk, each with its lowest end."""
         moved = [b for b in self.bodies[1:] if self._hinges(b)]
         inner = {a for b in moved for a in self._ancestors(b)[1:]}
         leaves = [b for b in moved if b not in inner]
@@ -113,7 +113,7 @@ class Tree:
         return limbs
 
     def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
-        """Which limbs are legs: those that end lowest, an even number of them on both sides."""
+        """The limbs that are legs: those that end lowest, an even number, on both sides."""
         if feet:
             return [self._limb_of(foot, limbs) for foot in feet]
         bottom = (_LOW - 1.0) * self.scale
@@ -129,7 +129,7 @@ class Tree:
         return legs
 
     def _hangs(self, limb: Limb) -> bool:
-        """Whether a limb begins high above joints of the trunk, as arms of one without legs do."""
+        """Whether a limb is attached high above joints of the trunk, as an arm is."""
         joint = self.model.joint(limb.joints[0]).id
         shoulder = self._in_base(self.data.xanchor[joint])[2]
         center = self._in_base(self.data.subtree_com[self.base])[2]
@@ -155,7 +155,7 @@ class Tree:
         return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]))
 
     def tool(self, arm: Limb) -> np.ndarray:
-        """Where an arm grips, in the frame of its end: among its fingers, or at its tip, m."""
+        """The grip position in the frame of the arm's end: among fingers, or at its tip, m."""
         model, data, end = self.model, self.data, self.model.body(arm.end).id
         fingers = [model.jnt_bodyid[model.joint(name).id] for name in arm.beside]
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[end]]
@@ -166,7 +166,7 @@ class Tree:
         return seen
 
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
-        """From most of the legs' axes, which are lateral, and from where soles are longer."""
+        """The forward direction: most axes of legs are lateral, and soles are longer in front."""
         names = [name for leg in legs for name in leg.joints]
         axes = [self.data.xaxis[self.model.joint(name).id] @ self.rotation for name in names]
         along_x, along_y, _ = np.square(axes).sum(axis=0) if axes else np.zeros(3)
@@ -182,7 +182,7 @@ class Tree:
         return float(np.arctan2(forward[1], forward[0]))
 
     def foot(self, name: str, end: str) -> Foot:
-        """What the leg that ends in the body `end` stands on."""
+        """The foot of the leg that ends in the body `end`."""
         model, body = self.model, self.model.body(end).id
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
         geoms = [g for b in welded for g in _geoms_of(model, b)]
@@ -214,14 +214,14 @@ class Tree:
         )
 
     def pose(self) -> dict[str, np.ndarray]:
-        """Positions of all joints but those of bodies that float, by name."""
+        """Positions of all joints by name, except those of floating bodies."""
         model = self.model
         inside = [j for j in range(model.njnt) if model.jnt_bodyid[j] in self.bodies]
         held = [j for j in inside if model.jnt_type[j] != int(mujoco.mjtJoint.mjJNT_FREE)]
         return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in held}
 
     def _take_keyframe(self) -> bool:
-        """Take the first keyframe in which the robot is upright, or zeros within the ranges."""
+        """Set the first keyframe in which the robot is upright, or zeros within the ranges."""
         model, data = self.model, self.data
         for key in range(model.nkey):
             mujoco.mj_resetDataKeyframe(model, data, key)
@@ -259,7 +259,7 @@ class Tree:
             raise ConfigError(f"{text}, as docs/writing_a_task.md shows")
 
     def _is_wheel(self, limb: Limb) -> bool:
-        """Whether its end turns without end, about a level axis through the middle of its shape."""
+        """Whether its end turns without limit about a level axis through the middle of it."""
         model, data, joint = self.model, self.data, self.model.joint(limb.joints[-1]).id
         if model.jnt_limited[joint] and np.ptp(model.jnt_range[joint]) < 4.0 * np.pi:
             return False
@@ -271,7 +271,7 @@ class Tree:
         )
 
     def _points(self, body: int) -> np.ndarray:
-        """Points of the surface of a body, and its place, in the world, ``(n, 3)``."""
+        """Points on the surface of a body, and its position, in the world, ``(n, 3)``."""
         shapes = [_surface(self.model, self.data, g, -self.up) for g in _geoms_of(self.model, body)]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
@@ -305,7 +305,7 @@ class Tree:
 
 
 def _level(sole: np.ndarray) -> np.ndarray | None:
-    """The direction from a flat sole to the ground, if its points are about level."""
+    """The direction from a flat sole to the ground, if its points are nearly in a level plane."""
     _, spread, axes = np.linalg.svd(sole - sole.mean(axis=0), full_matrices=False)
     normal: np.ndarray = axes[2] * -np.sign(axes[2, 2])
     return normal if normal[2] < -0.97 and spread[1] > 0.1 * spread[0] else None
@@ -318,20 +318,20 @@ def _geoms_of(model: mujoco.MjModel, body: int) -> range:
 
 
 def _collides(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom may touch anything, by its bits or as one of a pair."""
+    """Whether a geom can touch anything, by its bits or in a contact pair."""
     bits = model.geom_contype[geom] or model.geom_conaffinity[geom]
     return bool(bits) or geom in model.pair_geom1 or geom in model.pair_geom2
 
 
 def _radius(model: mujoco.MjModel, geom: int) -> float:
-    """By which a sphere or capsule is rounded, m; 0 for other shapes."""
+    """The rounding radius of a sphere or capsule, m; 0 for other shapes."""
     return float(model.geom_size[geom, 0]) if model.geom_type[geom] in _ROUND else 0.0
 
 
 def _surface(
     model: mujoco.MjModel, data: mujoco.MjData, geom: int, direction: np.ndarray
 ) -> np.ndarray:
-    """Points of a geom among which is the farthest in `direction`, in the world, ``(n, 3)``."""
+    """Points of a geom, including the farthest one in `direction`, in the world, ``(n, 3)``."""
     if model.geom_type[geom] == _MESH:
         mesh = model.geom_dataid[geom]
         first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
@@ -345,14 +345,14 @@ def _surface(
 
 
 def inertia_sizes(model: mujoco.MjModel, body: int) -> np.ndarray:
-    """Mean squares of the places of a body's mass along its inertia's axes, m^2, ``(3,)``."""
+    """Mean squared distances of a body's mass along the axes of its inertia, m^2, ``(3,)``."""
     x, y, z = model.body_inertia[body] / model.body_mass[body]
     squares: np.ndarray = np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0
     return squares
 
 
 def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> np.ndarray:
-    """Corners of the even box that has a body's mass and inertia, in the world, ``(8, 3)``."""
+    """Corners of the box with a body's mass and inertia, in the world, ``(8, 3)``."""
     half, frame = np.sqrt(3.0 * inertia_sizes(model, body)), data.ximat[body].reshape(3, 3)
     corners: np.ndarray = (_CORNERS * half) @ frame.T + data.xipos[body]
     return corners

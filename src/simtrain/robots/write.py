@@ -32,7 +32,7 @@ _BINARY = (".png", ".stl", ".obj", ".msh")
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a name that is none of a task."""
+    """Raise ConfigError for a name that a task cannot have."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
         text = f"the robot's name is {name[:80]!r}; it must be of small letters, digits and hyphens"
         raise ConfigError(text)
@@ -46,10 +46,10 @@ def tasks_of(prepared: Prepared, name: str) -> tuple[str, ...]:
 
 @refused("the prepared model cannot be written")
 def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = False) -> list[Path]:
-    """Write ``tasks/<name>/`` and a test below `folder`, and a project around; the new files.
+    """Write ``tasks/<name>/`` and a test below `folder`, with a project if asked; the new files.
 
-    Raises ConfigError, and writes nothing, if a file that is there differs from what would be
-    written; says in which lines.
+    Raises ConfigError, with the lines that differ, and writes nothing, if an existing file has
+    other content.
     """
     there = next(path for path in (folder, *folder.resolve().parents) if path.is_dir())
     with tempfile.TemporaryDirectory(dir=there, prefix=f".{name}-") as temporary:
@@ -74,7 +74,7 @@ def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = Fal
 
 
 def _difference(old: Path, new: Path) -> str:
-    """In which lines a file that is there (-) differs from what would be written (+)."""
+    """Lines in which an existing file (-) differs from the new one (+)."""
     if old.suffix.lower() in _BINARY:
         return f"{old} differs"
     here, there = (path.read_text().splitlines() for path in (old, new))
@@ -87,7 +87,7 @@ def _difference(old: Path, new: Path) -> str:
 def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None:
     """Write the files of a robot's tasks into the empty folder `made`.
 
-    A picture that is in `folder` is not drawn again, for graphics cards differ.
+    A picture that exists in `folder` is not drawn again, because graphics cards differ.
     """
     task, test = made / "tasks" / name, made / "tests" / f"test_{_function(name)}.py"
     task.mkdir(parents=True)
@@ -181,14 +181,14 @@ def _reach(prepared: Prepared) -> float:
 
 
 def _heaviest(prepared: Prepared, model: mujoco.MjModel) -> str:
-    """Of the bodies that are fixed to the base, the one that carries its mass."""
+    """The heaviest of the bodies that are fixed to the base."""
     base = model.body_weldid[model.body(prepared.robot.base).id]
     masses = np.where(model.body_weldid == base, model.body_mass, 0.0)
     return str(model.body(int(masses.argmax())).name)
 
 
 def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
-    """Write the prepared model, with its meshes beside it."""
+    """Write the prepared model, with its meshes next to it."""
     spec = prepared.spec.copy()
     spec.modelname = name
     assets, sources = folder / "assets", dict[str, str]()
@@ -220,7 +220,7 @@ def _function(name: str) -> str:
 
 
 def _strings(words: Sequence[str], depth: int = 0) -> str:
-    """A tuple over as many lines as it needs."""
+    """A tuple of strings as source text, on several lines if needed."""
     line = ", ".join(f'"{_plain(word)}"' for word in words) + ("," if len(words) == 1 else "")
     if len(line) + depth < 80:
         return f"({line})"
@@ -233,7 +233,7 @@ def _wrapped(words: str, width: int) -> str:
 
 
 def _plain(word: str) -> str:
-    """A name that may stand in Python, and in a pattern; ConfigError for another."""
+    """A name that can be used in Python and in a pattern; ConfigError for another."""
     if not re.fullmatch(r"[\w./:-]+", word):
         text = f"{word[:80]!r} is a name of the model that no task can use"
         raise ConfigError(f"{text}; write one of letters, digits and _ - . / : alone")
@@ -241,7 +241,7 @@ def _plain(word: str) -> str:
 
 
 def _table(values: dict[str, float]) -> str:
-    """A dictionary with one pattern for all joints of one value, if they are many."""
+    """A dictionary as source text, with one pattern for many joints of the same value."""
     if len(set(values.values())) == 1 and len(values) > 1:
         return f'{{".*": {next(iter(values.values()))}}}'
     groups: dict[float, list[str]] = {}

@@ -1,1 +1,1 @@
-"""PPO, the trainer loop, and the worker that each rank runs."""
+"""The training job, the training loop, and the work of each rank."""

@@ -1,4 +1,4 @@
-"""All that one rank knows of the run that it trains, and the result of that."""
+"""The context of a training on one rank, and the result of a training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simtrain.run.directory import MEMBERS, make_folder
 
 @dataclass(frozen=True)
 class Resumption:
-    """How a run is resumed; the command decides it for all ranks."""
+    """How a run is resumed, decided by the command for all ranks."""
 
     file: Path
     """The saved state, a path that rank 0 can read."""
@@ -32,7 +32,7 @@ class Resumption:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a population, as one of its ranks sees it."""
+    """The member of a population that a rank trains."""
 
     number: int
     """Its place in the population, from 0."""
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True)
 class SharedContext:
-    """The part of a `RunContext` that is the same on all ranks; it travels to them pickled."""
+    """The part of a `RunContext` that is the same on all ranks; it is sent to them pickled."""
 
     run: Path
     """The run directory, a population's with all of its members."""
@@ -59,9 +59,9 @@ class SharedContext:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Configuration, rank, console and files of a training: of a run, or of a population's member.
+    """Configuration, rank, console and files of one training: a run or a member of a population.
 
-    A member is a training like any other, with its own ranks and its own run directory.
+    A member is an ordinary training with its own ranks and its own run directory.
     """
 
     config: TrainConfig
@@ -76,10 +76,10 @@ class RunContext:
     """The member of a population that this rank trains; None without one."""
 
     def of_member(self) -> RunContext:
-        """The context of the member of a population that this rank trains, with its ranks.
+        """The context of the member of a population that this rank trains.
 
-        All ranks of all members call it together. ConfigError if this host does not share the
-        run directory.
+        All ranks of all members call it together. ConfigError if this host does not share the run
+        directory.
         """
         members = self.shared.members
         leaders = self.rank.split([[ranks[0] for ranks in members]], on_device=False)
@@ -115,7 +115,7 @@ class RunContext:
         return replace(resumption, file=resumption.of_members[self.member.number])
 
     def iterations(self, iteration: int, env_steps: int) -> int:
-        """Iterations to have trained at the end, of a run that has trained so many already."""
+        """Number of iterations at the end of training; `iteration` of them are done."""
         return self.config.iterations(
             self.rank.world_size, iteration=iteration, env_steps=env_steps
         )
@@ -128,7 +128,7 @@ def _say_of_member(say: Callable[[str], None], number: int, message: str) -> Non
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The files and times that a training leaves."""
+    """Files and times of a training that has ended."""
 
     checkpoint: Path | None
     """The last checkpoint that was written."""

@@ -1,7 +1,7 @@
-"""How good a policy is: some episodes of it, acting by the mean of its actions.
+"""Evaluation of a policy over episodes, with the mean of its actions.
 
-Episodes are chosen before they are run: the first of every environment after a reset of all. Those
-that finish first would be the short ones, and a policy that falls would look as if it only fell.
+The first episode of every environment after a reset counts. If the first episodes to finish were
+counted, short episodes would be over-represented.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ the first of them all kernels have been compiled."""
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number estimated from episodes, and its confidence interval, infinite if it is unknown."""
+    """A mean or rate over episodes, and its confidence interval, which is infinite if unknown."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ class Estimate:
 
     @staticmethod
     def of_mean(values: Sequence[float]) -> Estimate:
-        """The mean of independent values, one or more; interval by Student's t."""
+        """The mean of one or more independent values, with Student's interval."""
         value = statistics.fmean(values)
         if len(values) == 1:
             return Estimate(value, -math.inf, math.inf)
@@ -60,7 +60,7 @@ class Estimate:
 
     @staticmethod
     def of_rate(happened: int, count: int) -> Estimate:
-        """The rate of something that happened so often of `count`; interval by Wilson's score."""
+        """The rate of an event in `count` episodes, with Wilson's score interval."""
         from scipy.special import ndtri
 
         rate, z = happened / count, float(ndtri((1.0 + CONFIDENCE) / 2.0))
@@ -73,7 +73,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A policy's episodes, in lists of equal length."""
+    """The episodes of an evaluation, in lists of equal length."""
 
     returns: list[float]
     lengths: list[float]
@@ -107,7 +107,7 @@ class Evaluation:
         )
 
     def parts(self) -> dict[str, Evaluation]:
-        """The episodes of each kind, by the metric and its label: ``clip squat``."""
+        """The episodes of each kind, by metric and label: ``clip squat``."""
         return {
             f"{name} {label}": self._where([other == label for other in labels])
             for name, labels in self.kinds.items()
@@ -139,13 +139,13 @@ class Evaluation:
 
 
 def heading(name: str) -> str:
-    """The name of an estimate for people."""
+    """The name of an estimate in tables."""
     known = {"mean_return": "return", "mean_episode_length": "length", "failure_rate": "failures"}
     return known.get(name, name)
 
 
 def with_margin(name: str, estimate: Estimate) -> str:
-    """An estimate and its interval, with two digits of the margin: ``45.2 ± 1.3``."""
+    """An estimate and its interval as text, with two digits of the margin: ``45.2 ± 1.3``."""
     if name == "failure_rate":
         low, high = 100.0 * estimate.low, 100.0 * estimate.high
         return f"{100.0 * estimate.value:.1f} % [{low:.1f}, {high:.1f}]"
@@ -157,10 +157,10 @@ def with_margin(name: str, estimate: Estimate) -> str:
 
 
 class Evaluator:
-    """Environments of their own, in which policies of one kind are evaluated, one after another.
+    """Evaluates policies of one kind in separate environments, one after another.
 
-    Random numbers come from a seed of its own, the same for every policy, so that policies meet the
-    same starts and commands; the process's generators are left as they were.
+    It has its own seed, so all policies get the same starts and commands. The random generators of
+    the process are not changed.
     """
 
     def __init__(
@@ -177,11 +177,11 @@ class Evaluator:
 
         Args:
             cfg: the task, see `simtrain.env.model.evaluation_task`.
-            episodes: how many episodes make an evaluation.
-            engine: the physics engine; the policy lives on its device, and takes as many threads.
-            max_envs: most environments at a time; None for one for each episode.
+            episodes: number of episodes of an evaluation.
+            engine: the physics engine; policies run on its device, with its number of threads.
+            max_envs: maximum number of environments; None for one per episode.
             seed: of starts, commands and noise.
-            graphs: makes a graph of a step; None to launch each operation by itself.
+            graphs: makes a CUDA graph of a step; None launches each operation separately.
         """
         self._episodes, self._seed, self._threads = episodes, seed, engine.threads
         rounds = math.ceil(episodes / min(episodes, max_envs or episodes))
@@ -199,7 +199,7 @@ class Evaluator:
     def __call__(
         self, actor: ActorCfg, state: dict[str, Tensor], stop: Callable[[], bool] = lambda: False
     ) -> Evaluation | None:
-        """Evaluate a policy; None if `stop`, which is asked now and then, was true.
+        """Evaluate a policy; None if `stop`, which is called from time to time, returned True.
 
         Args:
             actor: the policy's network.
@@ -264,7 +264,7 @@ class Evaluator:
         return first.rows()
 
     def _step(self) -> None:
-        """Act, step the environments and add that up, in place."""
+        """Act, step the environments and add the results, in place."""
         env, memory = self.env, self._memory
         assert self._policy is not None
         memory.forget(env.is_fresh)
@@ -274,7 +274,7 @@ class Evaluator:
 
 
 def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: int) -> Evaluator:
-    """The evaluator that the configuration of a training asks for."""
+    """The evaluator for the configuration of a training."""
     engine = choose_engine(config.engine, device, threads)
     graphs = make_graph_backend(torch.device(engine.device)) if config.cuda_graphs else None
     task = evaluation_task(config.env)
@@ -282,7 +282,7 @@ def evaluator_of_run(config: TrainConfig, device: torch.device | str, threads: i
 
 
 class FirstEpisodes:
-    """Returns, lengths, failures and metrics of every environment's episode, until it ends."""
+    """Returns, lengths, failures and metrics of the first episode of every environment."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -296,12 +296,12 @@ class FirstEpisodes:
         self._largest = torch.full_like(self._sums, -torch.inf)
 
     def tensors(self) -> list[Tensor]:
-        """All that `add` changes; not copies."""
+        """All tensors that `add` changes; not copies."""
         sums = self._returns, self._lengths, self._sums, self._last, self._largest
         return [self.running, self._failed, *sums]
 
     def add(self, rewards: Tensor, dones: Tensor) -> None:
-        """Add what a step brought, in place."""
+        """Add the results of a step, in place."""
         running, metrics = self.running, self._env.metrics.values
         # What comes after an episode may be anything, even NaN.
         self._returns += torch.where(running, rewards, 0.0)

@@ -1,12 +1,13 @@
 """CUDA graphs of control steps and mini-batches, and their check against eager execution.
 
-A control step, in which a policy acts, the environments step and what happened is kept, is one
-graph. Of PPO's mini-batches each has its own, for they lie in different places. When graphs are
-made, the same is done eagerly, captured, replayed and compared, and everything is put back.
+A control step is one graph: the policy acts, the environments step, and the transition is stored.
+Each mini-batch of PPO has its own graph, because its samples are at other addresses. When graphs
+are made, the same work is done eagerly, captured, replayed and compared; then the state is
+restored.
 
 A graph freezes what a term keeps on the host: a counter, a number drawn by NumPy, an attribute that
-becomes another tensor. Sums whose order is left to chance differ a little, and may differ much in a
-few environments; so what counts is whether many numbers differ by much.
+is set to another tensor. Sums without a fixed order differ a little, and strongly in a few
+environments; so the check counts how many numbers differ strongly.
 """
 
 import json
@@ -30,7 +31,7 @@ Record = dict[str, Tensor]
 
 
 class CheckedGraphs:
-    """Graphs, or why there are none."""
+    """Graphs, or the reason why there are none."""
 
     refusal: str | None = None
     """Why this rank has no graphs; None if it has, did not try yet, or only others refuse."""
@@ -52,7 +53,7 @@ class CheckedGraphs:
 
 
 class StepGraph(CheckedGraphs):
-    """Replays `step`, a function that acts and steps `env`, once a graph of it is made."""
+    """Replays a graph of `step`, a function that acts and steps `env`."""
 
     def __init__(
         self,
@@ -62,19 +63,19 @@ class StepGraph(CheckedGraphs):
         begin: Callable[[], None],
         tensors: Sequence[Tensor] = (),
     ) -> None:
-        """`begin` comes before the first of several steps; `tensors` are what steps depend on and
-        change in place beside the environment."""
+        """`begin` is called before several steps; `tensors` are those outside the environment that
+        steps read and change in place."""
         super().__init__(backend)
         self._env, self._step, self._begin, self._tensors = env, step, begin, tensors
         self._generation: int | None = None
 
     @property
     def outdated(self) -> bool:
-        """Whether the graph was not tried yet, or the engine has replaced arrays since."""
+        """Whether the graph was not tried yet, or the engine has replaced arrays since then."""
         return self._generation != self._env.sim.storage_version
 
     def run(self) -> bool:
-        """Make a step by the graph; False, with nothing done, without one of the present arrays."""
+        """Replay a step; False, without a step, if there is no graph of the present arrays."""
         if not self._graphs.graphs or self.outdated:
             return False
         self._graphs.replay()
@@ -82,9 +83,9 @@ class StepGraph(CheckedGraphs):
 
     @torch.inference_mode()
     def make(self) -> None:
-        """Try to make the graph, between two steps, after some that compiled the kernels.
+        """Try to make the graph, between two steps, after steps that compiled the kernels.
 
-        Failures and overflows have been read by then, or those that do not come again are lost.
+        Failures and overflows must have been read before; those that do not recur would be lost.
         """
         env, device = self._env, self._env.device
         self.close()
@@ -107,13 +108,13 @@ class StepGraph(CheckedGraphs):
             self.close()
 
     def _captured_step(self) -> object:
-        """The step within a capture; what the graph keeps."""
+        """The step during a capture; returns the tensors that the graph keeps."""
         with self._env.sim.in_torch_graph() as kept:
             self._step()
         return kept
 
     def _capture_and_check(self, restore: Callable[[], None]) -> None:
-        """Make the graph, unless steps cannot be one or are not the same then."""
+        """Make the graph, unless steps cannot be captured or give other results."""
         env = self._env
         restore()
         on_device = env.device.type != "cpu"
@@ -133,7 +134,7 @@ class StepGraph(CheckedGraphs):
                 self.refusal = f"{', '.join(names)} would not be the same from a graph"
 
     def _records(self, step: Callable[[], None]) -> list[Record]:
-        """What the terms give at four steps; episodes of half of the environments end soon."""
+        """The values of all terms in four steps; episodes of half of the environments end soon."""
         env = self._env
         env.episode_length_buf[: (env.num_envs + 1) // 2].fill_(max(0, env.max_episode_length - 2))
         records = []
@@ -144,7 +145,7 @@ class StepGraph(CheckedGraphs):
 
 
 class RolloutGraphs(StepGraph):
-    """Collects rollouts of `ppo` in `env` by a graph of a step."""
+    """Collects rollouts of `ppo` in `env` with a graph of a step."""
 
     def __init__(self, env: Env, ppo: Algorithm, backend: GraphBackend) -> None:
         self._ppo = ppo
@@ -154,8 +155,8 @@ class RolloutGraphs(StepGraph):
     def collect(self, *, make: bool) -> bool:
         """Fill the storage with a rollout, in place; False, with nothing done, without a graph.
 
-        `make` is whether the graph is made first, on all ranks together. Failures and overflows of
-        the rollout before have been read by then, and a rollout that compiled the kernels was made.
+        With `make`, all ranks together make the graph first. A rollout that compiled the kernels
+        must have been collected, and its failures and overflows must have been read.
         """
         env = self._env
         if make:
@@ -179,7 +180,7 @@ class RolloutGraphs(StepGraph):
         self._staging.step.zero_()
 
     def _collect_step(self) -> None:
-        """Act, step the environments and record that."""
+        """Act, step the environments and store the transition."""
         collect_transition(self._env, self._ppo, self._staging.transition)
         self._staging.store()
 
@@ -201,7 +202,7 @@ class UpdateGraphs(CheckedGraphs):
         return self._graphs.replay if self._graphs.graphs else None
 
     def close(self) -> None:
-        """End the graphs, if there are any; there will be no others."""
+        """End the graphs, if there are any; no others can be made."""
         self._tried = True
         super().close()
 
@@ -238,7 +239,7 @@ class UpdateGraphs(CheckedGraphs):
 
 @torch.no_grad()
 def collect_transition(env: Env, ppo: Algorithm, transition: Transition) -> None:
-    """Act, step the environments, and write that to `transition`, in place: a rollout's step."""
+    """A step of a rollout: act, step the environments, and write to `transition`, in place."""
     env.timer.begin("inference")
     obs, learner = env.observations.latest, transition.actions.device
     if env.device != learner:  # physics on CPU threads, networks on a GPU
@@ -250,7 +251,7 @@ def collect_transition(env: Env, ppo: Algorithm, transition: Transition) -> None
 
 
 def host_values(env: Env, *, draws_on_device: bool) -> dict[str, Any]:
-    """What terms keep on the host, and the generators there, by what to say if a value changes."""
+    """Values that terms keep on the host, and random generators; keys are messages for changes."""
     values = {
         f"{name} keeps {place} on the host": value
         for name, term in env.terms().items()

@@ -1,4 +1,4 @@
-"""A training job from its checked configuration, see `prepare_job`, to its exit code."""
+"""A training job, from its checked configuration (see `prepare_job`) to its exit code."""
 
 import math
 import os
@@ -47,11 +47,12 @@ def run_job(
 ) -> tuple[Path, int]:
     """Run a training job whose configuration was checked; the run directory and the exit code.
 
-    `model` is the task's, `saved` the run to resume, or None for a new one. A second Ctrl-C, and a
-    deadline for the first, end this process, or else the former raises KeyboardInterrupt.
+    `model` is the task's model; `saved` is the run to resume, or None for a new one. A second
+    Ctrl-C, and the deadline of the first, end this process; without `ends_process`, a second Ctrl-C
+    raises KeyboardInterrupt.
 
     Raises:
-        ConfigError: a device cannot do, or the configuration is not the saved run's.
+        ConfigError: a device is not suitable, or the configuration differs from the saved run's.
         DivergenceError: nothing could be learned any more.
         SimulationError: MuJoCo failed.
         RankError: a rank of several failed.
@@ -104,7 +105,7 @@ def run_job(
 
 
 def _remove_untrained(run: Path) -> None:
-    """Remove a run directory in which no iteration was recorded, and its task's if it was alone."""
+    """Remove a run directory without a recorded iteration, and the task's folder if it is empty."""
     metrics = [run / METRICS, *run.glob(f"{MEMBERS}/*/{METRICS}")]
     if not any(file.exists() and file.stat().st_size for file in metrics):
         shutil.rmtree(run, ignore_errors=True)
@@ -114,7 +115,7 @@ def _remove_untrained(run: Path) -> None:
 
 @dataclass
 class Attempts:
-    """Attempts at a training, of which each goes on from the last saved state, and its stop."""
+    """Attempts at a training, each from the last saved state, and their stop."""
 
     config: TrainConfig
     job: Job
@@ -141,9 +142,9 @@ class Attempts:
         )
 
     def train(self, resumption: Resumption | None) -> TrainingResult:
-        """Train, and up to ``--max-restarts`` times again if a rank dies.
+        """Train, and repeat it up to ``--max-restarts`` times if a rank dies.
 
-        The pause before a restart is one second, and twice as long at each further one.
+        The pause before a restart is one second, and doubles with each further restart.
 
         Raises:
             RankError: a rank died, and there are no restarts left.
@@ -198,13 +199,13 @@ class Attempts:
         return result
 
     def resume_command(self) -> str | None:
-        """The command that resumes the run; None where nothing is saved yet."""
+        """The command that resumes the run; None if nothing is saved yet."""
         if not can_resume(self.run):
             return None
         return f"uv run train {self.config.task} --resume {shlex.quote(str(shown(self.run)))}"
 
     def show(self, result: TrainingResult) -> None:
-        """Name the files of a run that has ended, and the commands that use them."""
+        """Print the files of a run that has ended, and the commands that use them."""
         received, say, path = self.stop.received, self.console.say, shown(self.run)
         if result.error is not None:
             say(f"warning: the last checkpoint or metrics could not be written: {result.error}")
@@ -239,7 +240,7 @@ class Attempts:
         self._end(text, exit_code(Signals.SIGINT))
 
     def _end(self, message: str, code: int) -> NoReturn:
-        """End this process and its ranks; the main thread may be stuck anywhere."""
+        """End this process and its ranks; the main thread may hang."""
         self.is_ending.set()
         forced = threading.Timer(_MESSAGE_SECONDS, _exit, (code,))
         forced.daemon = True
@@ -267,7 +268,7 @@ def train_rank(
     values: dict[str, Any],
     shared: SharedContext,
 ) -> TrainingResult | None:
-    """Train as one rank of several, in a process of its own; `values` are the configuration's."""
+    """Train as one rank of several, in its own process; `values` are those of the configuration."""
     from simtrain.training.worker import run_worker
 
     config = overlay(default_config(task, quiet=True), values)
@@ -303,7 +304,7 @@ def _introduction(config: TrainConfig, job: Job) -> list[str]:
 
 
 def _about_samples(config: TrainConfig, ranks: int) -> Iterator[str]:
-    """Lines about the samples of an iteration, if there are more than the task's settings are for.
+    """Lines about the samples of an iteration, if the task's settings are adapted to them.
 
     `ranks` are those of each training.
     """

@@ -35,7 +35,7 @@ Sums = dict[str, tuple[float, float]]
 def train(
     trainer: Trainer, features: Sequence[Feature], iterations: int, stop: Callable[[], bool]
 ) -> None:
-    """Train until `iterations` are done, or `stop` is true at the end of one of them on any rank.
+    """Train until `iterations` are done, or until `stop` is true on any rank after an iteration.
 
     Raises:
         DivergenceError: nothing was learned for many iterations, on all ranks together.
@@ -69,7 +69,7 @@ class Trainer:
         graphs: GraphBackend | None = None,
         config: TrainConfig | None = None,
     ) -> None:
-        """Prepare; `timer` is that of `env` and `ppo`, `graphs` makes graphs, None for none."""
+        """Prepare; `timer` is that of `env` and `ppo`; `graphs` makes graphs, None for none."""
         self.env = env
         self.rank = rank
         self.timer = timer
@@ -89,9 +89,9 @@ class Trainer:
         self.set_ppo(ppo, TrainConfig("") if config is None else config)
 
     def set_ppo(self, ppo: Algorithm, config: TrainConfig) -> None:
-        """From now on train `ppo`: another, or the same with other settings, which graphs hold.
+        """Train `ppo` from now on: another one, or the same with other settings.
 
-        `config` is the configuration that it and the environments have now, as it is saved.
+        `config` is the configuration to save, with the settings of `ppo` and the environments.
         """
         self.close()
         self.ppo, self.config = ppo, config
@@ -103,7 +103,7 @@ class Trainer:
         ppo.train_mode()
 
     def close(self) -> None:
-        """End all graphs; before the process group whose collectives they captured goes."""
+        """End all graphs; call it before the process group of their collectives is destroyed."""
         for graphs in (self._update_graphs, self._rollout_graphs):
             if graphs is not None:
                 graphs.close()
@@ -121,9 +121,9 @@ class Trainer:
         self.timer.take("other")
 
     def iterate(self, iterations: int, stop: Callable[[], bool]) -> Iteration:
-        """Collect a rollout, learn from it, and bring together the numbers of all ranks.
+        """Collect a rollout, learn from it, and combine the numbers of all ranks.
 
-        If an iteration is unfinished, that is returned instead.
+        If an iteration is unfinished, it is returned instead.
         """
         if (iteration := self.unfinished) is not None:
             self.unfinished = None
@@ -215,8 +215,8 @@ class Trainer:
             self.unfinished = Iteration(self.iteration, self.env_steps, metrics, is_last=False)
 
     def rank_state(self) -> dict[str, Any]:
-        """What each rank has of its own, as copies in the host's memory: environments, hidden
-        states of recurrent networks, random generators."""
+        """The state of this rank alone, as copies on the host: environments, hidden states of
+        recurrent networks, random generators."""
         return {
             "env": self.env.state(),
             "hidden_states": [tensor.to("cpu", copy=True) for tensor in self.ppo.hidden_states()],
@@ -251,7 +251,7 @@ class Trainer:
         return sums
 
     def _episode_metrics(self, sums: Sums) -> dict[str, float]:
-        """Means over the episodes of all ranks, of this iteration and of the latest."""
+        """Means over the episodes of all ranks, for this iteration and for the latest ones."""
         if "return" in sums:
             returns, count = sums.pop("return")
             self._episodes.add(count, returns, sums.pop("length")[0])
@@ -262,7 +262,7 @@ class Trainer:
         return metrics
 
     def _new_warnings(self, overflow: Overflow | None, failures: Failures) -> tuple[str, ...]:
-        """Buffers that overflowed, terms that were not finite and refused graphs, each once."""
+        """Buffers that overflowed, terms that were not finite, refused graphs; each once."""
         messages = {} if overflow is None else overflow.messages
         for term in failures.terms:
             messages[term] = f"{term} was not finite in some environments, and counts as 0 there"
@@ -278,8 +278,8 @@ class Trainer:
 def rollout_threads(actor: MLPModel, num_envs: int, threads: int) -> int:
     """Threads of torch while a policy acts.
 
-    Torch's and MuJoCo's threads take turns within a step, and an OpenMP team that is still spinning
-    when MuJoCo's threads want the cores costs more than it gained unless the networks are large.
+    The threads of torch and of MuJoCo alternate within a step. OpenMP threads that still spin when
+    MuJoCo needs the cores cost more than they save, unless the networks are large.
     """
     operations = 2 * num_envs * sum(p.numel() for p in actor.parameters())
     return threads if operations > 2e8 else 1
@@ -292,7 +292,7 @@ class EpisodeStatistics:
         self._window: deque[tuple[float, float, float]] = deque()
 
     def add(self, count: float, returns: float, lengths: float) -> None:
-        """Add an iteration: how many episodes finished, and the sums of returns and lengths."""
+        """Add an iteration: number of finished episodes, sums of their returns and lengths."""
         if count > 0:
             self._window.append((count, returns, lengths))
         total = sum(entry[0] for entry in self._window)
@@ -300,7 +300,7 @@ class EpisodeStatistics:
             total -= self._window.popleft()[0]
 
     def means(self) -> tuple[float, float] | None:
-        """Mean return and length, or None before a first episode has finished."""
+        """Mean return and length; None before the first episode has finished."""
         if not self._window:
             return None
         count, returns, lengths = (sum(column) for column in zip(*self._window, strict=True))
@@ -311,7 +311,7 @@ class EpisodeStatistics:
         return [list(entry) for entry in self._window]
 
     def set_state(self, state: list[list[float]]) -> None:
-        """Continue from what `state` returned; TypeError or ValueError if it is none."""
+        """Continue from what `state` returned; TypeError or ValueError if it is invalid."""
         window = [tuple(map(float, entry)) for entry in state]
         self._window = deque((count, returns, lengths) for count, returns, lengths in window)
 
@@ -351,9 +351,9 @@ class Report:
 def phase_seconds(intervals: Sequence[Interval], rank: Rank) -> dict[str, float]:
     """Seconds of every phase on this rank, which add up to all intervals; all ranks call it.
 
-    Time in a collective is the collective's own and that of waiting for ranks that come later. The
-    rank that comes last waits for nobody, so its time is the collective's own. No intervals, of a
-    timer that is off, give an empty mapping.
+    The time in a collective consists of its own time and of waiting for slower ranks. The rank that
+    arrives last does not wait, so its time is the collective's own. Without intervals, from a timer
+    that is off, the mapping is empty.
     """
     if not intervals:
         return {}

@@ -1,6 +1,6 @@
 """From the flags of a training to a checked configuration and the plan of its job.
 
-Checks come before the imports that they do not need: a mistake waits for neither torch nor MuJoCo.
+Each check runs before the imports that it does not need, so that a mistake is reported at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROCESS_BYTES = 300 * 2**20  # of a process that has imported torch
 
 
 class PreparedJob(NamedTuple):
-    """A configuration that can be trained, with the plan of its job; what `run_job` takes."""
+    """A checked configuration with the plan of its job; the input of `run_job`."""
 
     config: TrainConfig
     job: Job
@@ -43,9 +43,9 @@ def prepare_job(
 ) -> PreparedJob:
     """Check a configuration, and plan its job; ConfigError if it cannot be trained.
 
-    `with_flags` gives a copy of a configuration with the values of a command line's flags. They are
-    laid over `default`, the task's, or over that of the run that they resume, or over the task's
-    for GPUs and for the samples of an iteration. Without it, `default` is trained as it is.
+    `with_flags` returns a copy of a configuration with the values of the command line's flags. They
+    are applied to `default`, the task's configuration adapted to GPUs and to the samples of an
+    iteration, or to that of the resumed run. Without `with_flags`, `default` is not changed.
     """
     config = default if with_flags is None else with_flags(default)
     saved = None
@@ -102,7 +102,7 @@ def simulates_on_gpu(config: TrainConfig, job: Job) -> bool:
 
 
 def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
-    """Check what depends on the job's devices; ConfigError if something does not fit them."""
+    """Check settings that depend on the job's devices; ConfigError if one does not fit them."""
     from simtrain.env.control.actuators import check_networks
     from simtrain.files import check_memory
     from simtrain.launch.launcher import check_log_level
@@ -133,10 +133,10 @@ def check_on_devices(config: TrainConfig, job: Job, model: MjModel) -> None:
 
 
 def _bytes_of_rank(config: TrainConfig, model: MjModel) -> int:
-    """Memory of a rank that trains on the CPU, about: process, environments, rollout, networks.
+    """Approximate memory of a rank on the CPU: process, environments, rollout, networks.
 
-    How many numbers a policy observes is known only once environments are built; here it is about
-    the model's own state.
+    The size of observations is not known before environments are built; that of the model's state
+    is used.
     """
     from simtrain.env.model import bytes_per_env
 

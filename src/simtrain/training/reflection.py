@@ -1,4 +1,4 @@
-"""A task's `Mirror` on its model: how each of its observations and actions is reflected."""
+"""The reflection of a task's observations and actions, by its `Mirror` and its model."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ _COSINE, _DISTANCE, _OFFSET = 0.99, 0.01, 1e-3
 
 
 def mirror_maps(env: Env, device: torch.device) -> MirrorMaps:
-    """How `env`'s observations and actions are reflected; ConfigError where it is not known."""
+    """How `env`'s observations and actions are reflected; ConfigError if this is not known."""
     reflection, groups = Reflection(env.cfg, env.model), {}
     for group, terms in reflection.observations.items():
         for name, places in terms.items():
@@ -49,10 +49,10 @@ def mirror_maps(env: Env, device: torch.device) -> MirrorMaps:
 
 
 class Reflection:
-    """What becomes of vectors, joints and all that has a name, and so of a task's terms."""
+    """The reflection of vectors, joints and named elements, and so of a task's terms."""
 
     def __init__(self, cfg: TaskCfg, model: mujoco.MjModel) -> None:
-        """Raises ConfigError where it is not known how a term of the task is reflected."""
+        """Raises ConfigError if it is not known how a term of the task is reflected."""
         if cfg.symmetry is None:
             raise ConfigError("--ppo.symmetry needs a task that is symmetric: symmetry=Mirror()")
         try:
@@ -84,7 +84,7 @@ class Reflection:
         """The places and signs of all terms by group and name, their history included."""
 
     def places(self, rule: MirrorRule, params: Params) -> Places:
-        """Places and signs by a rule, for a term with the resolved `params`."""
+        """Indices and signs by a rule, for a term with the resolved `params`."""
         if isinstance(rule, tuple):
             return _joined([self.places(part, params) for part in rule])
         function = _RULES.get(rule) if isinstance(rule, str) else rule
@@ -100,7 +100,7 @@ class Reflection:
         return resolve_params(dict(params), self.model, "cpu")
 
     def partners(self, given: Entities) -> Places:
-        """The mirror image of each of `given` among them, and a joint's sign; else ConfigError."""
+        """The index in `given` of each mirror image, and a joint's sign; or ConfigError."""
         places = [self._partner(name, given.names) for name in given.names]
         if not isinstance(given, Joints):
             return [(place, 1.0) for place in places]
@@ -147,7 +147,7 @@ class Reflection:
         return places
 
     def _partner(self, name: str, names: Sequence[str]) -> int:
-        """The place among `names` of the mirror image of `name`."""
+        """The index in `names` of the mirror image of `name`."""
         for one, other in self._pairs:
             if own := one.fullmatch(name):
                 matches = [other.fullmatch(n) for n in names]
@@ -160,7 +160,7 @@ class Reflection:
         return names.index(name)
 
     def _sign(self, name: str, partner: str) -> float:
-        """1.0 if a reflected joint has its partner's position, and -1.0 if it has the opposite."""
+        """1.0 if a reflected joint has its partner's position, -1.0 if it has the opposite one."""
         one, other = self.model.joint(name), self.model.joint(partner)
         kind, factors, axis = one.type[0], np.array(self.vector), self._axes[other.id]
         # The axis of a hinge is a pseudo-vector.
@@ -225,7 +225,7 @@ def _first(kind: type[E], params: Params) -> E:
 
 
 def _rule(term: Any, given: MirrorRule | None) -> MirrorRule:
-    """The rule of a function or class, or of its configuration, which has the last word."""
+    """The rule of a term's configuration or, without one, of its function or class."""
     rule = getattr(getattr(term, "func", term), "mirror", None) if given is None else given
     if rule is None:
         text = "give it mirror=..., such as (1.0, -1.0), a sign for each of two entries"
@@ -240,7 +240,7 @@ def _check_alike(joints: Joints, values: Tensor, images: Tensor, what: str) -> N
 
 
 def _joined(parts: Iterable[Places]) -> Places:
-    """The parts' entries one after the other, each part's places counted on from those before."""
+    """The entries of all parts, with the indices of each part shifted by the sizes before it."""
     joined: Places = []
     for part in parts:
         before = len(joined)

@@ -33,7 +33,7 @@ _ENVIRONMENT_FLAGS = ("--env", "--num-envs", "--engine", "--seed")
 
 
 class NoStateError(ConfigError):
-    """A run has no training state yet that all of its ranks have written."""
+    """A run has no training state that all of its ranks have written."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class SavedRun:
 
     @property
     def iteration(self) -> int:
-        """Iterations that were trained."""
+        """Number of trained iterations."""
         return int(self.content["iteration"])
 
     def configuration(self, default: TrainConfig) -> TrainConfig:
-        """The run's configuration where no flags are given; `default` is that of its task now."""
+        """The run's configuration without new flags; `default` is the present one of its task."""
         does_not_fit = f"{self.file} does not fit the task as it is now"
         with damage_as_config_error(does_not_fit):
             config = continued(default, self.content["default"], self.content["config"])
@@ -69,18 +69,18 @@ class SavedRun:
 
 
 def part_of(file: Path, rank: int) -> Path:
-    """A rank's part of a saved state: rank 0's is the file, others' are ``resume.rank1.pt``."""
+    """The file of a rank's part of a saved state; ``resume.rank1.pt`` for rank 1."""
     return file.with_name(f"{file.stem}.rank{rank}.pt") if rank else file
 
 
 def write_resume_state(run: Path, content: dict[str, Any], rank: int = 0) -> None:
-    """Write a rank's part as its newest, whole or not at all; keeps the one before."""
+    """Write a rank's part as its newest, whole or not at all; keep the previous one."""
     newest, previous = (part_of(run / name, rank) for name in (NEWEST, PREVIOUS))
     write_tensors(newest, {"format": FORMAT, **content}, previous)
 
 
 def read_resume_state(path: Path) -> dict[str, Any]:
-    """Read rank 0's part; ConfigError if it is damaged or of another version."""
+    """Read rank 0's part; ConfigError if it is damaged or has another format."""
     content = _read_part(path, _KINDS)
     check_kinds(path, content["trainer"], dict.fromkeys(("iteration", "env_steps"), int))
     if not content["ranks"]:
@@ -89,7 +89,7 @@ def read_resume_state(path: Path) -> dict[str, Any]:
 
 
 def find_part(run: Path, rank: int, save: list[int]) -> tuple[Path, dict[str, Any]]:
-    """The file and the state of another rank that belong to what rank 0 saved with this ``save``.
+    """The file and the state of another rank that belong to rank 0's ``save``.
 
     NoStateError if the rank has not written it, another ConfigError if it is damaged.
     """
@@ -114,7 +114,7 @@ def _read_part(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
 
 
 def can_resume(run: Path) -> bool:
-    """Whether a run has a training state, whole or damaged; not if its first save was cut off."""
+    """Whether a run has a training state, even damaged; not if its first save was cut off."""
     try:
         open_run(run)
     except NoStateError:
@@ -132,9 +132,9 @@ def _saved_at(run: Path) -> float:
 
 
 def open_run(run: Path) -> SavedRun:
-    """The newest whole state of a run; ConfigError if there is none, which says what is there.
+    """The newest complete state of a run; ConfigError, with the reason, if there is none.
 
-    Of a population, the newest states that go together: of members after the same exchange.
+    For a population, the newest states of all members after the same exchange.
     """
     members = sorted(run.glob(f"{MEMBERS}/[0-9]*"), key=lambda folder: int(folder.name))
     if not members:
@@ -165,7 +165,7 @@ def open_run(run: Path) -> SavedRun:
 
 
 def _whole_states(run: Path) -> list[SavedRun]:
-    """The states of a training that are whole, newest first; ConfigError if there is none."""
+    """The complete states of a training, newest first; ConfigError if there is none."""
     states: list[SavedRun] = []
     errors: list[ConfigError] = []
     for file in (run / NEWEST, run / PREVIOUS):
@@ -188,10 +188,10 @@ def _whole_states(run: Path) -> list[SavedRun]:
 
 
 def find_run(name: str, log_root: Path, task: str) -> SavedRun:
-    """The run that ``--resume`` names: a folder, or ``latest`` for the one that was saved last.
+    """The run of ``--resume``: a folder, or ``latest`` for the one that was saved last.
 
     Raises:
-        ConfigError: there is no such run, it is of another task, or has no whole state.
+        ConfigError: there is no such run, it is of another task, or has no complete state.
     """
     if name != "latest":
         saved = open_run(Path(name))
@@ -214,7 +214,7 @@ def find_run(name: str, log_root: Path, task: str) -> SavedRun:
 def plan_resumption(
     saved: SavedRun, config: TrainConfig, job: Job, model: mujoco.MjModel
 ) -> tuple[Resumption, list[str]]:
-    """How to resume a run with the configuration, ranks and model of now, and lines for people.
+    """How to resume a run with the present configuration, ranks and model, and lines to print.
 
     Raises:
         ConfigError: the configuration has changed, without ``--resume-with-changes``.
@@ -245,7 +245,7 @@ def plan_resumption(
 
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
-    """Ranks, threads and versions that differ from the run's."""
+    """Ranks, threads and versions that differ from those of the run."""
     ranks = saved.content["world_size"] * max(1, len(saved.of_members))
     threads = job.threads or share_of_cores(job.devices[0].ranks)
     counts = {

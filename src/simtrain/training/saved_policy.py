@@ -1,7 +1,7 @@
-"""Trained policies: from a run, or what ships with a task, back to environments and actions.
+"""Loading trained policies: of a run, or the shipped policy of a task.
 
-A policy that ships is ``trained/<task>.pt`` beside the task's file, and ``<task>.yaml`` with what
-`deployment.export.ship_policy` says: of its configuration only what is not the task's own.
+A shipped policy is ``trained/<task>.pt`` next to the task's file, and ``<task>.yaml``. The latter
+contains only the settings that are not the task's own, see `deployment.export.ship_policy`.
 """
 
 import sys
@@ -26,7 +26,7 @@ _OWN = ("rsl_rl", "simtrain")  # packages whose classes may be imported by their
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A checkpoint and the configuration of the run that it belongs to, or of its task."""
+    """A checkpoint and the configuration of its run or its task."""
 
     checkpoint: Path
     config: TrainConfig
@@ -44,17 +44,17 @@ class SavedPolicy:
 
     @property
     def iteration(self) -> int:
-        """Iterations that were trained."""
+        """Number of trained iterations."""
         return int(self.content["iter"])
 
     @property
     def difference(self) -> str:
-        """The warning if it `changed`."""
+        """The warning if the configuration has `changed`."""
         file = self.run / "config.yaml"
         return f"{file} is not the configuration that {self.checkpoint.name} was trained with"
 
     def policy(self, obs: TensorDict, num_actions: int) -> Policy:
-        """The policy for such an environment; ConfigError if that does not fit it."""
+        """The policy for an environment; ConfigError if it does not fit."""
         return Policy(self.config.ppo.actor, obs, num_actions, self.content["actor_state_dict"])
 
 
@@ -66,7 +66,7 @@ def named_task(path: Path) -> Task | None:
 
 
 def find_policy(path: Path) -> Path:
-    """The checkpoint at `path`, a file or a run's newest, or that ships with the `named_task`.
+    """The checkpoint at `path`, a file or a run's newest, or the one shipped with the `named_task`.
 
     ConfigError if there is none.
     """
@@ -91,9 +91,9 @@ def find_policy(path: Path) -> Path:
 
 
 def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
-    """The policy that `find_policy` finds; ConfigError if there is no complete one.
+    """The policy that `find_policy` finds; ConfigError if it is not complete.
 
-    `default` has its task's terms, if they are not those of the task's file.
+    `default` has the terms of its task, if they are not those of the task's file.
     """
     checkpoint = find_policy(path)
     own = checkpoint.with_suffix(".yaml")  # of a policy that ships, or a population's best
@@ -116,8 +116,8 @@ def read_configuration(
 ) -> tuple[TrainConfig, str]:
     """The configuration in a file, checked as that of a training, and its digest.
 
-    `content` is all that the file has, see `read_config_file`; `default` is the task's own
-    configuration, None for the one by its name.
+    `content` is the whole content of the file, see `read_config_file`; `default` is the task's own
+    configuration, None for the one of its name.
     """
     plain = content["config"]
     default = default or _default_config(plain["task"], content.get("task_file"))
@@ -145,7 +145,7 @@ def read_configuration(
 
 
 def _default_config(task: str, trained_with: object) -> TrainConfig:
-    """The configuration by the task's name; the ConfigError without names the file of training."""
+    """The configuration of the task's name; its ConfigError names the file of the training."""
     try:
         return default_config(task)
     except ConfigError as error:
@@ -158,9 +158,9 @@ def _default_config(task: str, trained_with: object) -> TrainConfig:
 def check_programs(config: TrainConfig, trusted: TrainConfig) -> None:
     """Raise ConfigError for a program that only a file names.
 
-    That is a network's class, for importing it runs its module: those of rsl_rl, of simtrain and of
-    modules that the task's file has imported are taken. And it is a motor's network in TorchScript.
-    What `trusted` names, the task's own configuration with the flags of this command, is taken too.
+    Such a program is a motor's network in TorchScript, or a network's class, whose import runs its
+    module. Accepted are classes of rsl_rl, of simtrain and of modules that the task's file has
+    imported, and all that is in `trusted`, the task's configuration with the flags of this command.
     """
     owns = (trusted.ppo.actor, trusted.ppo.critic, trusted.distillation.teacher)
     networks = (config.ppo.actor, config.ppo.critic, config.distillation.teacher)
@@ -181,6 +181,6 @@ def check_programs(config: TrainConfig, trusted: TrainConfig) -> None:
 
 
 def observed(config: TrainConfig) -> list[str]:
-    """The names of what a policy sees, with those of their groups, in order."""
+    """The names of a policy's observations, with those of their groups, in order."""
     groups = config.env.observation_terms()
     return [f"{group}.{name}" for group in config.ppo.actor.obs_groups for name in groups[group]]

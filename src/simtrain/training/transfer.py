@@ -1,9 +1,9 @@
-"""What a new run takes over from another: its networks, or its policy as a teacher.
+"""Starting a run from another one: from its networks, or with its policy as the teacher.
 
-With ``--init-from`` a run begins with the networks of another, also of a changed task. Tensors are
-taken over where name and shape are the same, a normalizer's all together or none; the optimizer and
-the number of iterations are not. With ``--teacher`` a student learns from the policy of another
-run, see `algorithms.distillation`.
+With ``--init-from``, a run starts with the networks of another one, also of a changed task. Tensors
+are copied if name and shape are the same; those of a normalizer are copied together. The optimizer
+and the number of iterations are not copied. With ``--teacher``, a student learns from the policy of
+another run, see `algorithms.distillation`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _ACTION_FIELDS = ("joints", "tendons", "sites", "actuators", "scale", "offset", 
 
 
 def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, State]]:
-    """A checkpoint of simtrain, rsl_rl or mjlab: its networks by name; see `find_policy`.
+    """The networks in a checkpoint of simtrain, rsl_rl or mjlab, by name; see `find_policy`.
 
-    ConfigError if there is none, or its numbers are not finite. With `only`, that network alone.
+    ConfigError if there is none, or if its numbers are not finite. With `only`, that network alone.
     """
     file = find_policy(Path(path))
     content = read_tensors(file, "checkpoint")
@@ -70,10 +70,10 @@ def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, S
 
 
 def init_networks(context: RunContext, algorithm: Algorithm) -> None:
-    """Take over what ``--init-from`` names, and the teacher's parameters, in place.
+    """Copy the networks of ``--init-from``, and the teacher's parameters, in place.
 
     All ranks call it together; does nothing for a resumed run, whose state has both. ConfigError if
-    nothing fits, or the teacher does not.
+    nothing fits, or if the teacher does not.
     """
     config, rank = context.config, context.rank
     if (config.init_from, config.teacher) == (None, None) or context.resumption is not None:
@@ -101,10 +101,10 @@ def init_networks(context: RunContext, algorithm: Algorithm) -> None:
 
 @torch.no_grad()
 def take_over(networks: dict[str, nn.Module], saved: dict[str, State]) -> tuple[int, list[str]]:
-    """Copy what fits into networks, in place, if `saved` has the network.
+    """Copy the tensors that fit into networks, in place, if `saved` has the network.
 
-    Returns how many tensors that is, 0 without a layer's weights among them, for small tensors
-    fit by chance; and a line for each that does not fit.
+    Returns the number of these tensors, 0 if no layer's weights are among them, because small
+    tensors fit by chance; and a line for each one that does not fit.
     """
     count, layers, misfits = 0, 0, []
     for network, module in networks.items():
@@ -125,7 +125,7 @@ def take_over(networks: dict[str, nn.Module], saved: dict[str, State]) -> tuple[
 
 
 def _networks(states: dict[str, State]) -> dict[str, State]:
-    """The networks in a checkpoint under rsl_rl 5's names; of a student as ``actor``."""
+    """The networks in a checkpoint by rsl_rl 5's names; a student is ``actor``."""
     networks: dict[str, State] = {"actor": {}, "critic": {}}
     for part, state in states.items():
         for name, tensor in state.items():
@@ -139,7 +139,7 @@ def _networks(states: dict[str, State]) -> dict[str, State]:
 
 
 def _units(state: State) -> dict[str, State]:
-    """Tensors that are taken over together: those of a normalizer, and each other by itself."""
+    """Tensors that are copied together: those of a normalizer; each other tensor alone."""
     units: dict[str, State] = {}
     for name, tensor in state.items():
         module = name.split(".")[0]
@@ -154,9 +154,9 @@ def _shapes(unit: State | None) -> dict[str, tuple[int, ...]]:
 def with_teacher(config: TrainConfig) -> TrainConfig:
     """The configuration with the network of its teacher, as its run has it.
 
-    Without the mirror images of the task's PPO: a student learns from its teacher alone.
+    The mirrored samples of the task's PPO are turned off: a student learns from its teacher alone.
 
-    ConfigError if there is no such policy, or what it sees and does is not the same in the task.
+    ConfigError if there is no such policy, or if its observations or actions differ in the task.
     """
     assert config.teacher is not None
     learned = open_policy(Path(config.teacher)).config
@@ -174,7 +174,7 @@ def with_teacher(config: TrainConfig) -> TrainConfig:
 
 
 def _interface(config: TrainConfig) -> dict[str, dict[str, str]]:
-    """A text for each action and each term of an observation group: its meaning to a policy."""
+    """A text for each action and each term of an observation group: its meaning for a policy."""
 
     def describe(term: Any, fields: Sequence[str]) -> str:
         values = [getattr(term, name, None) for name in fields]

@@ -1,4 +1,4 @@
-"""One rank's training: environments, algorithm and features are made, and the loop runs."""
+"""The training of one rank: make environments, algorithm and features, and run the loop."""
 
 import os
 import re
@@ -44,11 +44,11 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def run_worker(context: RunContext) -> TrainingResult | None:
-    """Train as one rank of a job; the result on the training's rank 0, None on others.
+    """Train as one rank of a job; the result on rank 0 of the training, None on others.
 
     Raises:
-        ConfigError: there is too little memory for so many environments, or the saved state does
-            not fit.
+        ConfigError: there is too little memory for this number of environments, or the saved state
+            does not fit.
         DivergenceError: nothing could be learned any more.
     """
     config, rank = context.config, context.rank
@@ -95,7 +95,7 @@ def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
 def make_algorithm(
     env: Env, rank: Rank, config: TrainConfig, timer: PhaseTimer = NO_TIMER
 ) -> Algorithm:
-    """What learns in `env`: PPO, or a student that has a teacher."""
+    """The algorithm for `env`: PPO, or the distillation of a teacher."""
     obs, cfg, steps = env.get_observations().to(rank.device), config.ppo, config.num_steps_per_env
     if config.teacher is not None:
         actors = cfg.actor, config.distillation.teacher
@@ -113,8 +113,10 @@ def make_trainer(
     timer: PhaseTimer = NO_TIMER,
     say: Callable[[str], None] = lambda message: None,
 ) -> Trainer:
-    """A rank's environments and algorithm, ready to train, and this process's precision on GPUs;
-    `say` shows a line on rank 0."""
+    """A rank's environments and algorithm; sets the precision on GPUs.
+
+    `say` shows a line on rank 0.
+    """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
     env = make_env(config, rank, timer, say)
     algorithm = make_algorithm(env, rank, config, timer)
@@ -123,7 +125,7 @@ def make_trainer(
 
 
 def make_env(config: TrainConfig, rank: Rank, timer: PhaseTimer, say: Callable[[str], None]) -> Env:
-    """The rank's environments; the first rank of a host compiles missing kernels for all."""
+    """The rank's environments; the first rank of a host compiles missing kernels for all ranks."""
     engine = choose_engine(config.engine, rank.device, rank.threads, config.deterministic)
 
     def build() -> Env:

@@ -1,1 +1,1 @@
-"""What a person sees of a task: videos and a web viewer. Knows environments, but no PPO."""
+"""Videos and the web viewer. Depends on environments, but not on PPO."""

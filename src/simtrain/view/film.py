@@ -1,4 +1,4 @@
-"""Films: a robot that is shown frame by frame, on a page with a slider over them or as a video."""
+"""Films: a robot in a sequence of frames, on a page with a slider or as a video."""
 
 import time
 from pathlib import Path
@@ -31,7 +31,7 @@ class Film(Protocol):
     """For how long the last frame stays."""
 
     def show(self, frame: int) -> list[str]:
-        """Set `data` to a frame, as far as its positions; describe the frame in lines."""
+        """Set the positions of `data` to a frame; describe the frame in lines."""
 
 
 class MotionFilm:
@@ -53,7 +53,7 @@ class MotionFilm:
 
 
 def record_film(film: Film, path: Path, speed: float, size: Size = (960, 540)) -> None:
-    """Write an MP4 file of a film with its descriptions; raises what `video.record` does."""
+    """Write an MP4 file of a film with its descriptions; raises the errors of `video.record`."""
     frames_a_picture = speed * film.fps / _FPS
     # A millionth of a frame, so that rounding does not lose the last one.
     moving = int((film.frames - 1) / frames_a_picture + 1e-6)
@@ -67,7 +67,7 @@ def record_film(film: Film, path: Path, speed: float, size: Size = (960, 540)) -
 
 
 class FilmPage(PageServer):
-    """Serves a page on which a film plays, and stands still at any of its frames."""
+    """Serves a page that plays a film, or shows one of its frames."""
 
     def __init__(self, film: Film, *, host: str, port: int, speed: float) -> None:
         """Start the server, see `PageServer`."""
@@ -88,7 +88,7 @@ class FilmPage(PageServer):
         self._slider.on_update(self._pause)  # once a person chooses a frame
 
     def run(self) -> None:
-        """Play until interrupted, and only while a page is open."""
+        """Play until interrupted, while a page is open."""
         frame, shown, last_time = 0.0, -1, time.perf_counter()
         while True:
             now = time.perf_counter()
@@ -107,9 +107,9 @@ class FilmPage(PageServer):
             time.sleep(max(0.0, now + 1.0 / _FPS - time.perf_counter()))
 
     def next_frame(self, frame: float, passed: float) -> float:
-        """The frame, with its fraction, `passed` seconds after another; may be beyond the last one.
+        """The frame, with its fraction, `passed` seconds after another; may be after the last one.
 
-        It stops at the end without Loop.
+        Without Loop, it stops at the end.
         """
         frames_a_second: float = self._speed.value * self._film.fps
         end = self._last + self._film.end_seconds * frames_a_second

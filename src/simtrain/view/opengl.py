@@ -1,8 +1,9 @@
-"""Which OpenGL library draws without a window.
+"""The OpenGL library that draws without a window.
 
-``MUJOCO_GL`` decides if it is set; otherwise EGL, which uses a GPU where there is one, else OSMesa,
-else the window system of a display. A missing library is named by its package. MuJoCo reads
-``MUJOCO_GL`` once, while it is imported; so this module imports it only inside functions.
+``MUJOCO_GL`` chooses it. Without this variable, it is EGL, which uses a GPU if there is one, or
+else OSMesa, or else the window system of a display. The error for a missing library names its
+package. MuJoCo reads ``MUJOCO_GL`` when it is imported; so this module imports it only inside
+functions.
 """
 
 import ctypes
@@ -24,11 +25,11 @@ _EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 
 
 class RenderingError(ConfigError):
-    """Nothing can be drawn on this machine; says which package to install."""
+    """Nothing can be drawn on this machine; names the package to install."""
 
 
 def choose_backend() -> str:
-    """``egl``, ``osmesa`` or ``glfw``; RenderingError if what ``MUJOCO_GL`` allows is missing."""
+    """``egl``, ``osmesa`` or ``glfw``; RenderingError if the one of ``MUJOCO_GL`` is missing."""
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     if wanted in _DISABLED:
         raise RenderingError(f"MUJOCO_GL={wanted} turns rendering off; unset it to draw")
@@ -57,7 +58,7 @@ def _is_available(backend: str) -> bool:
 
 
 def import_mujoco_without_opengl() -> None:
-    """Import MuJoCo without what ``MUJOCO_GL`` names if that is missing: training needs none."""
+    """Import MuJoCo even if the library of ``MUJOCO_GL`` is missing: training does not need it."""
     wanted = os.environ.get("MUJOCO_GL", "")
     if wanted.lower().strip() in ("", *_DISABLED):
         return
@@ -77,15 +78,15 @@ def has_display() -> bool:
 
 
 def backend_error(backend: str, error: Exception) -> RenderingError:
-    """The error to raise for a library that is there and fails, with a remedy."""
+    """The error for a library that is installed and fails, with a remedy."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
 
 
 def choose_egl_device() -> None:
-    """Have EGL draw on PyTorch's current GPU, if this process uses one that is not the first.
+    """Let EGL draw on PyTorch's current GPU, if this process uses one that is not the first.
 
-    EGL has an order of its own, but MuJoCo takes a number for one in ``CUDA_VISIBLE_DEVICES``.
+    EGL has its own order, but MuJoCo takes a number for one in ``CUDA_VISIBLE_DEVICES``.
     """
     torch = sys.modules.get("torch")
     if _EGL_DEVICE in os.environ or torch is None or not torch.cuda.is_initialized():

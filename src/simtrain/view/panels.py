@@ -1,8 +1,7 @@
-"""The web viewer's panels: playing and pausing, commands with their sliders, rewards.
+"""The web viewer's panels: playback, commands with their sliders, rewards.
 
-Viser calls back from threads of its own. Nothing here touches the environment from them: callbacks
-change controls alone, or put requests into a queue, which the viewer's loop carries out between two
-steps.
+Viser calls back in its own threads. Callbacks do not access the environment: they change controls,
+or put requests into a queue, which the viewer's loop processes between two steps.
 """
 
 import html
@@ -39,7 +38,7 @@ _COLORS = (
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of a run, which may still train."""
+    """The checkpoints of a run, which may still be training."""
 
     find: Callable[[], Sequence[Path]]
     """Those that there are now, the newest last."""
@@ -53,7 +52,7 @@ class Checkpoints:
 
 
 class PolicyPanel:
-    """Which checkpoint acts: the newest, also of a run that trains, or one that people choose."""
+    """The checkpoint that acts: the newest one, also of a running training, or a chosen one."""
 
     def __init__(self, gui: viser.GuiApi, checkpoints: Checkpoints) -> None:
         self._gui, self._checkpoints = gui, checkpoints
@@ -64,7 +63,7 @@ class PolicyPanel:
         self._failure = gui.add_html("", visible=False)
 
     def update(self) -> None:
-        """Let the chosen checkpoint act, if it is not the one that does, or has changed since."""
+        """Load the chosen checkpoint if it does not act yet or has changed since."""
         paths, choice = self._checkpoints.find(), self._choice.value
         by_name = {path.name: path for path in paths}
         # One that is gone stays chosen.
@@ -85,7 +84,7 @@ class PolicyPanel:
 
 
 def _version(file: Path) -> tuple[Path, int, int] | None:
-    """Differs between files, and once a file is written anew; None without a file."""
+    """Differs between files, and changes when a file is written again; None without a file."""
     try:
         status = file.stat()
     except OSError:
@@ -94,7 +93,7 @@ def _version(file: Path) -> tuple[Path, int, int] | None:
 
 
 class PlaybackPanel:
-    """Pause, single step, reset, speed, and what the shown environment is doing."""
+    """Pause, single step, reset, speed, and the state of the shown environment."""
 
     def __init__(self, gui: viser.GuiApi, playback: Playback, requests: Requests) -> None:
         self._playback = playback
@@ -111,7 +110,7 @@ class PlaybackPanel:
         speed.on_update(lambda _: setattr(playback, "speed", _SPEEDS[speed.value]))
 
     def show(self, index: int, real_time_factor: float) -> None:
-        """Show the environment `index`; `real_time_factor` is the speed that is reached."""
+        """Show the environment `index`; `real_time_factor` is the present speed."""
         env, playback = self._playback.env, self._playback
         seconds = int(env.episode_length_buf[index]) * env.step_dt
         speed = "paused" if playback.paused else f"{real_time_factor:.2f} x real time"
@@ -134,8 +133,8 @@ class PlaybackPanel:
 
 
 class CommandPanel:
-    """One command: its values in the shown environment, and what drives it in all: sliders, and
-    with `keys` the keyboard."""
+    """One command: its values in the shown environment. Sliders and, with `keys`, the keyboard can
+    set it in all environments."""
 
     def __init__(self, gui: viser.GuiApi, env: Env, name: str, keys: bool = False) -> None:
         self._env, self._name, self._term = env, name, env.commands.terms[name]
@@ -166,14 +165,14 @@ class CommandPanel:
                 gui.add_command("Stop", hotkey="H").on_trigger(self._stop)
 
     def show(self, index: int) -> None:
-        """Show the command of the environment `index`, on sliders too while they do not drive."""
+        """Show the command of the environment `index`, also on sliders that do not drive."""
         values = self._term.command[index].tolist()
         self._now.content = f"**{self._name}** " + ", ".join(f"{value:+.2f}" for value in values)
         if not self._drive.value:
             self._move(values)
 
     def drive(self) -> None:
-        """Command what the sliders say, in place, or let the task command again."""
+        """Set the command to the sliders' values, in place, or let the task set it again."""
         values = [slider.value for slider in self._sliders] if self._drive.value else None
         if values == self._held:
             return
@@ -196,7 +195,7 @@ class CommandPanel:
         self._move([0.0] * len(self._sliders))
 
     def _move(self, values: list[float]) -> None:
-        """Let the sliders show these values, as far and as finely as they go."""
+        """Move the sliders to these values, within their ranges and steps."""
         for slider, value in zip(self._sliders, values, strict=True):
             digits = max(0, math.ceil(-math.log10(slider.step)))
             value = min(max(round(value, digits), slider.min), slider.max)
@@ -204,7 +203,7 @@ class CommandPanel:
 
 
 class RewardPanel:
-    """A live plot of the reward, or of one term or all of them, over the latest seconds."""
+    """A live plot of the reward, of one term or of all terms, over the latest seconds."""
 
     def __init__(self, gui: viser.GuiApi, playback: Playback) -> None:
         self._playback, self._names = playback, playback.env.rewards.names
@@ -241,7 +240,7 @@ class RewardPanel:
 
 
 def _plot(gui: viser.GuiApi, names: tuple[str, ...], height: int) -> viser.GuiUplotHandle:
-    """A plot over the latest seconds, of one line a name."""
+    """A plot over the latest seconds, with one line per name."""
     lines = [
         uplot.Series(label=name, stroke=_COLORS[i % len(_COLORS)], width=1.5)
         for i, name in enumerate(names)

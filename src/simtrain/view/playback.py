@@ -1,4 +1,4 @@
-"""Environments stepped by a policy in real time, faster, slower, or step by step."""
+"""Environments that a policy controls in real time, faster, slower, or step by step."""
 
 import math
 import time
@@ -20,14 +20,14 @@ HISTORY_S = 10.0
 
 
 class Step(NamedTuple):
-    """A control step: when it ended, and each reward term per second, ``(num_envs, terms)``."""
+    """A control step: its end time, and each reward term per second, ``(num_envs, terms)``."""
 
     time_s: float
     rewards: np.ndarray
 
 
 class Playback:
-    """Does the control steps that are due after some real time."""
+    """Does the control steps that are due in real time."""
 
     def __init__(self, env: Env, act: Act) -> None:
         self.env = env
@@ -38,7 +38,7 @@ class Playback:
         self._act, self._obs, self._due_s = act, env.reset(), 0.0
 
     def advance(self, passed_s: float) -> None:
-        """Do, in place, the steps due after `passed_s` more of real time; drop what is late."""
+        """Do, in place, the steps of `passed_s` more seconds of real time; drop late ones."""
         if self.paused:
             return
         self._due_s += passed_s * self.speed
@@ -51,7 +51,7 @@ class Playback:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Do one control step, in place, whether paused or not."""
+        """Do one control step, in place, even if paused."""
         env = self.env
         self._obs, _, dones, _ = env.step(self._act(self._obs, env.is_fresh))
         self.time_s += env.step_dt
@@ -68,15 +68,15 @@ class Playback:
 
 
 def why_ended(env: Env, index: int) -> str:
-    """The terminations that ended the latest episode of an environment, by their names."""
+    """Names of the terminations that ended the latest episode of an environment."""
     flags = zip(env.terminations.names, env.terminations.flags[index].tolist(), strict=True)
     return ", ".join(name for name, flag in flags if flag)
 
 
 def hold_commands(env: Env, words: Sequence[str]) -> None:
-    """Keep commands at the values of ``--command``, in place; ConfigError for others than it has.
+    """Set commands to the values of ``--command``, in place; ConfigError for unknown commands.
 
-    Values follow a command's name. Those before the first name are of the one that can be given.
+    Values follow the name of a command. Values before the first name are those of the only command.
     """
     driven = [name for name, term in env.commands.terms.items() if term.is_driven]
     held: dict[str, list[float]] = {}

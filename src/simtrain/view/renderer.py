@@ -1,4 +1,4 @@
-"""Pictures of an environment, drawn without a window: the robot, its commands, lines of text."""
+"""Pictures of an environment, drawn without a window: robot, commands, lines of text."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _CAMERA_TIME_CONSTANT_S = 0.25
 
 
 class Canvas:
-    """Draws pictures of a simulation; a context manager, for it holds an OpenGL context."""
+    """Draws pictures of a simulation; a context manager, because it holds an OpenGL context."""
 
     def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
         """Open an OpenGL context, or raise RenderingError; may lower `model`'s quality in place."""
@@ -57,8 +57,8 @@ class Canvas:
     ) -> np.ndarray:
         """A picture of `data`, whose positions are up to date: uint8, ``(height, width, 3)``.
 
-        `passed_s` is the time since the last picture, in which the camera follows the robot;
-        `lines` stand in the lower left corner, and `ghosts` are robots that one sees through.
+        `passed_s` is the time since the last picture, for the camera that follows the robot;
+        `lines` are drawn in the lower left corner, and `ghosts` are half-transparent robots.
         """
         self._camera.follow(data, passed_s)
         self._renderer.update_scene(data, self._camera.view)
@@ -85,7 +85,7 @@ class Canvas:
 
 
 def arrows_of(marker: Marker) -> tuple[np.ndarray, np.ndarray, float]:
-    """The arrows of a marker: a frame's axes, or one unless it is too short.
+    """The arrows of a marker: a frame's axes, or one arrow unless it is too short.
 
     Both ends of each in the world, m, ``(arrows, 2, 3)``; red, green and blue of each, 0 to 1,
     ``(arrows, 3)``; and their radius, m.
@@ -102,7 +102,7 @@ def arrows_of(marker: Marker) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def _add_marker(scene: mujoco.MjvScene, marker: Marker) -> None:
-    """Draw a marker, unless the scene has no room for it."""
+    """Draw a marker, unless the scene is full."""
     points, colors, radius = arrows_of(marker)
     if scene.ngeom + len(points) + 1 > scene.maxgeom:
         return
@@ -150,7 +150,7 @@ class Picture(Canvas):
 
 
 class DrawnEnv:
-    """The model of an environment with all that is only seen."""
+    """The model of an environment, with all geoms that are only drawn."""
 
     def __init__(self, env: Env) -> None:
         self.env, self.model = env, compile_model(env.cfg, visuals=True)
@@ -161,8 +161,8 @@ class DrawnEnv:
         self._ghosts: dict[str, mujoco.MjData] = {}
 
     def take_sizes(self, index: int) -> bool:
-        """Give `model` the sizes and places of parts of the environment `index`, in place; whether
-        a geom changed."""
+        """Copy sizes and positions of parts of the environment `index` to `model`, in place;
+        whether a geom changed."""
         model, own = self.model, self.env.sim.get_model(index)
         for field in ("body_pos", "body_quat", "jnt_pos", "jnt_axis", "qpos0"):
             getattr(model, field)[:] = getattr(own, field)
@@ -174,7 +174,7 @@ class DrawnEnv:
         return changed
 
     def ghosts(self, index: int) -> dict[str, mujoco.MjData]:
-        """Robots as the commands of the environment `index` want them to be, by their names."""
+        """The target poses of robots in the commands of the environment `index`, by name."""
         for name, term in self.env.commands.terms.items():
             if (qpos := term.ghost(index)) is not None:
                 data = self._ghosts.setdefault(name, mujoco.MjData(self.model))
@@ -184,7 +184,7 @@ class DrawnEnv:
 
 
 def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Renderer:
-    """A renderer of the chosen backend, of less quality where the CPU draws."""
+    """A renderer of the chosen backend, with lower quality if the CPU draws."""
     backend = choose_backend()
     try:
         if backend == "egl":
@@ -208,7 +208,7 @@ def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Ren
 
 
 class _Camera:
-    """The model's first camera that stands in the world, or else one that follows the robot."""
+    """The model's first camera that is fixed to the world, or else one that follows the robot."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.view = mujoco.MjvCamera()
@@ -225,7 +225,7 @@ class _Camera:
             self.view.lookat[:] = math.inf
 
     def follow(self, data: mujoco.MjData, passed_s: float) -> None:
-        """Turn to where the base is now; smoothly, or at once after a jump."""
+        """Turn to the position of the base; smoothly, or at once after a jump."""
         if self._body is None:
             return
         offset = data.xpos[self._body] - self.view.lookat
@@ -236,7 +236,7 @@ class _Camera:
 
 
 def robot_radius(model: mujoco.MjModel) -> float:
-    """Reach of moving geoms from the base, or the origin, in the first keyframe, m."""
+    """Distance of moving geoms from the base, or the origin, in the first keyframe, m."""
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)

@@ -1,4 +1,4 @@
-"""The last steps of a simulation that failed, one by one: a film, see `simtrain.view.film`."""
+"""The last steps of a failed simulation, one by one: a film, see `simtrain.view.film`."""
 
 import mujoco
 import numpy as np
@@ -7,7 +7,7 @@ from simtrain.sim.mujoco_engine import ignore_warning
 
 
 class Replay:
-    """The film of the last steps before a simulation failed; `failure` says how it did."""
+    """The film of the last steps before a simulation failed; `failure` describes the failure."""
 
     title = "replay of a failure"
     end_seconds = 2.0
@@ -15,9 +15,9 @@ class Replay:
     def __init__(
         self, model: mujoco.MjModel, states: dict[str, np.ndarray], decimation: int, message: str
     ) -> None:
-        """Simulate the failure once more, and go to the first of the control steps.
+        """Simulate the failure again, and go to the first control step.
 
-        `states` are MuJoCo's fields before each, ``(steps, ...)``, `message` is the engine's.
+        `states` are MuJoCo's fields before each step, ``(steps, ...)``; `message` is the engine's.
         """
         mujoco.set_mju_user_warning(ignore_warning)  # `failure` has it
         self.model, self.data = model, mujoco.MjData(model)
@@ -29,7 +29,7 @@ class Replay:
         self.show(0)
 
     def show(self, step: int) -> list[str]:
-        """See `Film.show`; positions that are not finite leave `data` as it was."""
+        """See `Film.show`; positions that are not finite do not change `data`."""
         state = {field: values[step : step + 1] for field, values in self._states.items()}
         if np.isfinite(state["qpos"]).all():
             self._set_state(step)
@@ -57,7 +57,7 @@ class Replay:
             setattr(self.data, field, values[step].reshape(shape))
 
     def _fail_again(self, decimation: int) -> list[str]:
-        """Simulate the last step as training did; how it fails, in lines."""
+        """Simulate the last step as training did; lines that describe its failure."""
         self._set_state(self.frames - 1)
         for substep in range(decimation):
             mujoco.mj_step(self.model, self.data)

@@ -1,9 +1,9 @@
 """The server of a page with a 3-D scene: viser, on one address, closed to other web pages.
 
-A browser lets any page of the web send requests to this machine. So a request must be to this
-machine by its address or name (DNS rebinding sends another), and from a page of the same address.
-viser accepts any value that a page sends for a control; here values are checked. So other pages
-cannot steer the viewer, and nobody who steers it can end it.
+A browser lets any page of the web send requests to this machine. Therefore a request must be to
+this machine by its address or name (DNS rebinding sends another), and from a page of the same
+address. viser accepts any value that a page sends for a control; here values are checked. So other
+pages cannot control the viewer, and users who control it cannot end it.
 """
 
 import io
@@ -33,7 +33,7 @@ class PageServer:
     """Serves a page; a subclass puts a scene and controls on it."""
 
     def __init__(self, host: str, port: int, title: str) -> None:
-        """Start the server, or raise ConfigError; port 0 is any that is free."""
+        """Start the server, or raise ConfigError; port 0 is any free port."""
         check_port(host, port)
         with _guarding(host), redirect_stdout(io.StringIO()):  # viser announces itself, at length
             self.server = viser.ViserServer(host=host, port=port, label=title, verbose=False)
@@ -50,7 +50,7 @@ class PageServer:
         return f"http://{name}:{self.server.get_port()}"
 
     def announce(self, what: str) -> None:
-        """Print where to watch `what`, and a warning if others can reach the page."""
+        """Print the address of `what`, and a warning if others can open the page."""
         if not is_loopback(self._host):
             text = f"warning: anyone who can reach {self.url} sees it and can steer it (--host)"
             print(text, file=sys.stderr)
@@ -78,7 +78,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address that a server listens on."""
+    """Whether only this machine can reach an address on which a server listens."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -92,7 +92,7 @@ def names_of(host: str) -> set[str]:
 
 
 def refusal(headers: Headers, names: set[str]) -> str | None:
-    """Why a request to a server of these names is refused; None if it is not."""
+    """Why a request to a server of these names is refused; None if it is accepted."""
     hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
     try:
         (host,) = hosts
@@ -109,7 +109,7 @@ def refusal(headers: Headers, names: set[str]) -> str | None:
 
 @contextmanager
 def _guarding(host: str) -> Iterator[None]:
-    """Have viser's servers that are started meanwhile, on `host`, refuse requests of strangers."""
+    """Make viser's servers that start meanwhile, on `host`, refuse requests of others."""
     names = names_of(host)
 
     def guarded_serve(*args: Any, process_request: Any, **options: Any) -> Any:
@@ -136,9 +136,9 @@ def _guarding(host: str) -> Iterator[None]:
 
 
 def _check_messages(server: viser.ViserServer) -> None:
-    """Let through only keys, and messages that set a control to a value that it can have.
+    """Accept only keys, and messages that set a control to one of its possible values.
 
-    Others of viser's could publish the page on the Internet or fill the memory with files.
+    Other messages could publish the page on the Internet or fill the memory with files.
     """
     receiver: Any = server._websock_server
     handle_message = receiver._handle_incoming_message
@@ -155,7 +155,7 @@ def _check_messages(server: viser.ViserServer) -> None:
 
 
 def _is_possible(control: object, updates: object) -> bool:
-    """Whether a page can change a control like this."""
+    """Whether a page can change a control in this way."""
     if not isinstance(updates, dict) or list(updates) != ["value"]:
         return False
     match control, updates["value"]:

@@ -34,8 +34,8 @@ def record(
 ) -> None:
     """Reset `env`, let `act` control it in place, and write a video of the first environment.
 
-    `steps` are the numbers of the control steps from 0 on; an iterable, so that it may show
-    progress. RenderingError if the machine cannot draw, ConfigError if `path` cannot be written.
+    `steps` are the numbers of the control steps from 0 on; an iterable can show progress.
+    RenderingError if the machine cannot draw, ConfigError if `path` cannot be written.
     """
     stride = max(1, round(1.0 / (_MAX_FPS * env.step_dt)))
     frame_s = stride * env.step_dt

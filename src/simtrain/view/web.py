@@ -25,7 +25,7 @@ _STRAIGHT_M = 1e-4
 
 
 class WebViewer(PageServer):
-    """Serves a page on which people watch a policy, and steer it."""
+    """Serves a page that shows a policy, and lets its user command the robot."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class WebViewer(PageServer):
     ) -> None:
         """Start the server, see `PageServer`, and new episodes in all environments.
 
-        `checkpoints` are those that people may choose from, None for `act` alone.
+        `checkpoints` are those to choose from, None for `act` alone.
         """
         super().__init__(host, port, title)
         self._playback = Playback(env, act)
@@ -132,7 +132,7 @@ class WebViewer(PageServer):
         self._was_tracking = scene.camera_tracking_enabled
 
     def _draw_markers(self, name: str, markers: Sequence[Marker]) -> None:
-        """Show how a command stands, in place of its markers before."""
+        """Draw the markers of a command in place of its earlier ones."""
         scene, handles = self.server.scene, self._markers.setdefault(name, {})
         shown = set()
         for i, marker in enumerate(markers):
@@ -202,9 +202,9 @@ def ground_mesh(model: mujoco.MjModel) -> trimesh.Trimesh:
 
 
 def _triangles(heights: np.ndarray) -> np.ndarray:
-    """Triangles over the grid, ``(triangles, 3)``, few of them where the ground is even.
+    """Triangles over the grid, ``(triangles, 3)``, few of them where the ground is flat.
 
-    They lie in strips between rows of nodes; a strip keeps the nodes at which an edge of it bends.
+    They form strips between rows of nodes; a strip keeps the nodes at which one of its edges bends.
     """
     rows, columns = heights.shape
     bent = np.ones((rows, columns), dtype=bool)

@@ -1,7 +1,6 @@
-"""Features of training, one file each: what a feature does after an iteration, what it keeps in
-``resume.pt`` and what it writes stand together.
+"""Features of training, one file each: work, state in ``resume.pt`` and output.
 
-The worker names them in order, in one list.
+The worker lists them in the order in which they act.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Iteration:
 
 
 class Feature(AbstractContextManager["Feature"]):
-    """Base of features: made, given its saved state, entered, called, exited."""
+    """Base class of features: construct, `set_state` if resumed, enter, call, exit."""
 
     phase = "logging"
     """The phase of an iteration that its time counts to."""
@@ -53,7 +52,7 @@ class Feature(AbstractContextManager["Feature"]):
     def state(self) -> dict[str, Any]:
         """Tensors and plain values that the next iterations depend on, the same on all ranks.
 
-        They are in ``resume.pt`` by the name of the feature's class.
+        ``resume.pt`` contains them under the name of the feature's class.
         """
         return {}
 

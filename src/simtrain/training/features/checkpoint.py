@@ -1,10 +1,10 @@
 """Checkpoints: the policy in ``model_<iteration>.pt``, the whole training state in ``resume.pt``.
 
-A save copies every tensor to the host once, in the training thread; a thread packs and writes the
-copies. ``resume.pt`` holds what is the same on all ranks, and rank 0's environments and random
-generators; other ranks write their own beside it (``resume.rank1.pt``). No rank saves again before
-all have written their parts, and each keeps the one before, so that there is always a state that is
-complete. A resumed run continues bit for bit on the CPU.
+A save copies every tensor to the host once, in the training thread; another thread writes the
+copies. ``resume.pt`` contains the state that is the same on all ranks, and the environments and
+random generators of rank 0. Other ranks write theirs to files such as ``resume.rank1.pt``. No rank
+saves again before all have written their parts, and each keeps its previous part, so a complete
+state always exists. A resumed run continues bit for bit on the CPU.
 """
 
 from __future__ import annotations
@@ -140,10 +140,9 @@ class Checkpoint(Feature):
             self._saving = self._saver.submit(self._write, trainer.config, content)
 
     def _is_ready(self, iteration: Iteration) -> bool:
-        """Whether it is time, and all ranks have written the state before, also those of all other
-        members of a population.
+        """Whether a save is due and all ranks of all members have written the previous one.
 
-        Then there is always a state that all of them have. They call it together.
+        So a state that all of them have always exists. They call it together.
         """
         rank, apart = self._context.rank, 0.0
         everyone = rank.of_job or rank
@@ -159,7 +158,7 @@ class Checkpoint(Feature):
         return not (is_early or is_late)
 
     def has_written(self, seconds: float) -> bool:
-        """Whether all saves are written within `seconds`, and none has to be tried again."""
+        """Whether all saves are written within `seconds`, and none has to be repeated."""
         deadline = time.monotonic() + seconds
         while self._saving is not None and not self._saving.done():
             if self.error is not None or time.monotonic() >= deadline:
@@ -172,8 +171,10 @@ class Checkpoint(Feature):
         self._context.console.say(f"warning: {name} is left out, for {reason}")
 
     def _state(self, save: list[int]) -> dict[str, Any]:
-        """Copies of the training state, on ranks other than 0 of their own part, marked as of
-        `save`, which is the same on all ranks. Waits for the device."""
+        """Copies of the training state, of which ranks other than 0 copy only their own part.
+
+        `save` marks it and is the same on all ranks. Waits for the device.
+        """
         trainer, rank = self._trainer, self._context.rank
         own = trainer.rank_state()
         if not rank.is_main:
@@ -198,8 +199,8 @@ class Checkpoint(Feature):
     def restore(self) -> None:
         """Continue from a saved state, in place, before features are entered; all ranks call it.
 
-        Its files become the newest, or the next save would drop them. Ranks that the saved run did
-        not have start new episodes.
+        Its files are renamed to the newest ones, or the next save would replace them. Ranks that
+        the saved run did not have start new episodes.
 
         Raises:
             ConfigError: the state does not fit.
@@ -225,7 +226,7 @@ class Checkpoint(Feature):
             self._set_state(shared, own if resumption.same_environments else None, resumption)
 
     def _set_state(self, shared: dict[str, Any], rank_state: Any, resumption: Resumption) -> None:
-        """Continue from what all ranks share, and from this rank's own state if it has one."""
+        """Continue from the shared state, and from this rank's own state if there is one."""
         trainer, changed = self._trainer, set(resumption.changed)
         for feature in self._features:  # a member's networks get their sizes, first
             if (state := shared["features"].get(type(feature).__name__)) is not None:
@@ -244,8 +245,7 @@ class Checkpoint(Feature):
         trainer.set_rank_state(rank_state)
 
     def _write(self, config: TrainConfig, content: dict[str, Any]) -> None:
-        """Write a save, in the thread; where that fails, again after a pause, unless a newer one
-        waits, and at the end of training."""
+        """Write a save, in the thread; after a failure again, unless a newer save waits."""
         while not self._is_written(config, content) and not self._is_closing:
             end = time.monotonic() + RETRY_SECONDS
             while time.monotonic() < end and not self._is_closing:
@@ -254,7 +254,7 @@ class Checkpoint(Feature):
                 time.sleep(0.01)
 
     def _is_written(self, config: TrainConfig, content: dict[str, Any]) -> bool:
-        """Write this rank's files of a save; whether that succeeded."""
+        """Write this rank's files of a save; whether this succeeded."""
         run, rank, say = self._context.run, self._context.rank, self._context.console.say
         path = part_of(run / NEWEST, rank.rank)
         try:
@@ -281,7 +281,7 @@ class Checkpoint(Feature):
         return True
 
     def _remove_old(self) -> None:
-        """Remove checkpoints that are not to be kept, and parts of ranks that are no more."""
+        """Remove old checkpoints (``--keep-checkpoints``) and parts of absent ranks."""
         run, keep = self._context.run, self._context.config.keep_checkpoints
         for old in model_paths(run)[:-keep] if keep else []:
             old.unlink(missing_ok=True)
@@ -293,9 +293,9 @@ class Checkpoint(Feature):
 
 
 def save_policy(context: RunContext, path: Path, policy: PolicySnapshot, **infos: Any) -> None:
-    """Write a checkpoint with `infos` and those that all have; OSError if that is impossible.
+    """Write a checkpoint with `infos` and the infos of all checkpoints; OSError if this fails.
 
-    That of a member of a population, whose configuration changes, gets it in a file beside it.
+    The configuration of a member of a population changes, so it is written to a file next to it.
     """
     config = policy.config
     if context.member is not None:
@@ -306,9 +306,9 @@ def save_policy(context: RunContext, path: Path, policy: PolicySnapshot, **infos
 
 
 def save_best(context: RunContext, run: Path, policy: PolicySnapshot, **infos: Any) -> bool:
-    """Write ``best.pt`` into `run`, see `save_policy`; whether that succeeded, else with a warning.
+    """Write ``best.pt`` into `run`, see `save_policy`; whether this succeeded.
 
-    A full disk is no reason for a training to end.
+    A full disk does not end a training: a failure is a warning.
     """
     try:
         save_policy(context, run / BEST, policy, **infos)
@@ -321,11 +321,11 @@ def save_best(context: RunContext, run: Path, policy: PolicySnapshot, **infos: A
 def check_same_tensors(tensors: Iterable[Tensor], rank: Rank, iteration: int) -> int:
     """Compare a checksum of `tensors` over all ranks; all ranks call it together.
 
-    Returns it, 0 for one rank. It is a sum of 32-bit words with odd weights modulo 2^64, so that
-    any changed bit changes it.
+    Returns the checksum, 0 for one rank. It is a sum of 32-bit words with odd weights modulo 2^64,
+    so that any changed bit changes it.
 
     Raises:
-        RankError: they differ; names the ranks that are not as most others.
+        RankError: the checksums differ; names the ranks that differ from the majority.
     """
     if rank.world_size == 1:
         return 0

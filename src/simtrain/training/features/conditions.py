@@ -1,6 +1,6 @@
-"""The condition on metrics that ends training, ``--until``, and checks of evaluation's flags.
+"""The condition on metrics that ends training (``--until``), and checks of evaluation flags.
 
-Imports nothing heavy, so that wrong flags are found at once.
+Imports no heavy modules, so that wrong flags are reported at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_NAMES = {"fell": "failure_rate"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric, by its tag, that must be below or above a value."""
+    """A comparison of a metric, given by its tag, with a number."""
 
     tag: str
     sign: str
@@ -37,11 +37,11 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The metric's: its tag, but for evaluations' without ``Eval/``."""
+        """Name of the metric: its tag, without ``Eval/``."""
         return self.tag.removeprefix("Eval/")
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an iteration's metrics fulfil it; not a missing, incomplete or NaN one."""
+        """Whether an iteration's metrics meet it; not if one is missing, incomplete or NaN."""
         is_known = self.tag in metrics and is_complete(metrics, self.tag)
         return is_known and _SIGNS[self.sign](metrics[self.tag], self.value)
 
@@ -51,22 +51,22 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StopCondition:
-    """Alternatives, of which one must hold: comparisons that must all hold for that."""
+    """Alternatives of comparisons: true if all comparisons of one alternative are true."""
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """All comparisons, in the order typed."""
+        """All comparisons, in the order of the text."""
         return tuple(comparison for every in self.alternatives for comparison in every)
 
     @property
     def needs_evaluations(self) -> bool:
-        """Whether it is, at least in part, about metrics of evaluations."""
+        """Whether it contains metrics of evaluations."""
         return any(comparison.tag.startswith("Eval/") for comparison in self.comparisons)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an iteration's metrics fulfil it."""
+        """Whether an iteration's metrics meet it."""
         return any(all(c.holds(metrics) for c in every) for every in self.alternatives)
 
     def __str__(self) -> str:
@@ -74,13 +74,13 @@ class StopCondition:
 
 
 def stop_condition(config: TrainConfig) -> StopCondition | None:
-    """The condition ``lin_vel_error<0.1 and fell<0.02`` of ``--until``; None without one.
+    """The condition of ``--until``, such as ``lin_vel_error<0.1 and fell<0.02``; None without one.
 
-    A name with a ``/`` is a metric's tag, others are of evaluations; ``fell`` stands for
-    ``failure_rate``, unless the task has a metric of that name.
+    A name with a ``/`` is the tag of a metric; other names are metrics of evaluations. ``fell``
+    means ``failure_rate``, unless the task has a metric of that name.
 
     Raises:
-        ConfigError: it is not made of comparisons, or evaluations do not give such a metric.
+        ConfigError: the text is not a condition, or evaluations have no such metric.
     """
     if config.until is None:
         return None
@@ -111,8 +111,8 @@ def check_evaluation_flags(config: TrainConfig) -> None:
     """Check the flags of evaluation and early stopping.
 
     Raises:
-        ConfigError: a metric that training does not log, one that needs an evaluation that is off,
-            or a device that cannot evaluate.
+        ConfigError: training does not log a metric, a metric needs evaluations that are off, or a
+            device cannot evaluate.
     """
     device, has_evaluations = config.eval_device, config.eval_interval is not None
     if device is not None:

@@ -1,8 +1,7 @@
-"""Evaluation of the policy while it trains, the best checkpoint, and early stopping.
+"""Evaluation of the policy during training, the best checkpoint, and early stopping.
 
-Rank 0 evaluates, in its own process or in another (`EvaluatorProcess`), and decides; others learn
-the result by a broadcast. Training itself is not disturbed: its metrics are the same, to the bit,
-with and without evaluation.
+Rank 0 evaluates, in its own process or in an `EvaluatorProcess`, and broadcasts the results.
+Evaluations do not change the metrics of training, not even in the last bit.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _RETURN = "eval_mean_return"
 
 
 class PeriodicEvaluation(Feature):
-    """Evaluates every ``--eval-interval`` iterations, and ends training when a condition holds."""
+    """Evaluates every ``--eval-interval`` iterations; ends training when a condition is true."""
 
     phase = "evaluation"
 
@@ -71,7 +70,7 @@ class PeriodicEvaluation(Feature):
             self._process.close()
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Add an evaluation's metrics, and whether training ends; all ranks call it together."""
+        """Add an evaluation's metrics, and end training if due; all ranks call it together."""
         context = self._context
         due = self._interval is not None and (
             iteration.number % self._interval == 0 or iteration.is_last
@@ -118,7 +117,7 @@ class PeriodicEvaluation(Feature):
                 self._done.append((policy, evaluation))
 
     def _results(self) -> dict[str, float]:
-        """Show the evaluations that came, keep the best policy; the newest one's metrics."""
+        """Show finished evaluations, keep the best policy; the newest evaluation's metrics."""
         metrics: dict[str, float] = {}
         if self._process is not None:
             self._done += self._process.results()
@@ -148,7 +147,7 @@ class PeriodicEvaluation(Feature):
         return metrics
 
     def _wait(self, process: EvaluatorProcess) -> None:
-        """Wait for the last evaluation, unless the user wants to end."""
+        """Wait for the last evaluation, unless the user stops the run."""
         stop = self._context.stop
         if stop() or process.failure is not None:
             return

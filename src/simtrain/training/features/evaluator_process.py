@@ -1,10 +1,10 @@
-"""Evaluation beside training, in a process of its own that ends with rank 0; both ends of it.
+"""Evaluation in a separate process that ends with rank 0; both sides of the connection.
 
 ``python -m simtrain.training.features.evaluator_process <connection's descriptor> <parent's id>``
 
-Training waits for no evaluation. A policy is sent to a process that has answered, and so reads; of
-those that come meanwhile, the newest waits and the others are dropped. Heavy modules are imported
-only after the process is tied to the life of its parent.
+Training does not wait. A policy is sent when the process is ready. Until then, the newest policy
+waits and older ones are dropped. Heavy modules are imported only after the process is tied to the
+life of its parent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NICENESS = 5
 
 
 class EvaluatorProcess:
-    """Rank 0's end of the process."""
+    """Rank 0's side of the connection."""
 
     def __init__(self, config: TrainConfig, devices: Devices, threads: int) -> None:
         """Start the process."""
@@ -57,16 +57,16 @@ class EvaluatorProcess:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are policies to be evaluated yet."""
+        """Whether a policy is being evaluated or waits."""
         return self.failure is None and (self._waiting or self._evaluated) is not None
 
     def submit(self, policy: PolicySnapshot) -> None:
-        """Have a policy, whose networks nobody changes, evaluated instead of one that waits."""
+        """Evaluate a policy, in place of one that waits; nobody may change its networks."""
         self._waiting = policy
         self._evaluate_next()
 
     def results(self, seconds: float = 0.0) -> list[tuple[PolicySnapshot, Evaluation]]:
-        """The evaluation that is done since the last call, or within `seconds`, if any."""
+        """The evaluation that finished since the last call, or within `seconds`, if any."""
         done = []
         try:
             if self.failure is None and self._connection.poll(seconds):
@@ -82,7 +82,7 @@ class EvaluatorProcess:
         return done
 
     def _evaluate_next(self) -> None:
-        """Send the policy that waits, if the process reads."""
+        """Send the waiting policy if the process is ready."""
         from simtrain.run.checkpoint import packed, policy_state
 
         if self._waiting is None or self._evaluated or self.failure or not self._is_ready:
@@ -102,7 +102,7 @@ class EvaluatorProcess:
         self._output.close()
 
     def _exit_message(self) -> str:
-        """How the process ended, after its end of the connection closed."""
+        """How the process ended; its end of the connection is closed."""
         try:
             code = self._process.wait(10.0)
         except subprocess.TimeoutExpired:
@@ -117,7 +117,7 @@ class EvaluatorProcess:
 
 
 def main() -> None:
-    """Answer what starts an evaluator by None when ready, then each policy by its evaluation.
+    """Answer None when the evaluator is ready, then an evaluation for each policy.
 
     An error is answered by its text; then the process ends.
     """

@@ -1,14 +1,14 @@
-"""Numbers that were not finite: failed simulations are recorded, and hopeless runs end.
+"""Numbers that are not finite: failed simulations are recorded, and runs that cannot learn end.
 
-A run continues as long as it can learn. It ends, on all ranks together, once it could not for ten
-iterations in a row: no optimizer step was made, or every environment had to be reset. The last
-steps of simulations that failed go to ``<run>/nan_dump/``, to be looked at and replayed:
+A run ends, on all ranks together, after ten consecutive iterations without learning: no optimizer
+step, or a reset of every environment. The last steps of failed simulations are written to
+``<run>/nan_dump/``:
 
   nan_dump/iteration_12_rank_0_env_7/states.npz    arrays by MuJoCo's names of the fields
                                     /model.mjb     the environment's own model
 
-``numpy.load(..., allow_pickle=False)`` and ``mujoco.MjModel.from_binary_path`` read them. With the
-fields of a row in an ``MjData``, stepping ``decimation`` times leads to the next row.
+``numpy.load(..., allow_pickle=False)`` and ``mujoco.MjModel.from_binary_path`` read them. Put the
+fields of a row into an ``MjData``: ``decimation`` steps then lead to the next row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATES, _MODEL = "states.npz", "model.mjb"
 
 
 class FailureMonitor(Feature):
-    """Counts failures by numbers that are the same on all ranks, and writes dumps on rank 0."""
+    """Counts failures, the same on all ranks, and writes dumps on rank 0."""
 
     def __init__(self, context: RunContext, trainer: Trainer) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class FailureMonitor(Feature):
         """Write dumps of new failures.
 
         Raises:
-            DivergenceError: nothing was learned for `PATIENCE` iterations in a row.
+            DivergenceError: nothing was learned for `PATIENCE` consecutive iterations.
         """
         ppo, num_envs = self._trainer.ppo, self._trainer.env.num_envs
         resets = iteration.metrics["Sim/nan_resets"]
@@ -112,7 +112,7 @@ class FailureMonitor(Feature):
 
 @dataclass(frozen=True)
 class SavedDump:
-    """The last steps of a simulation that failed."""
+    """The last steps of a failed simulation."""
 
     model: mujoco.MjModel
     states: dict[str, np.ndarray]
@@ -127,7 +127,7 @@ class SavedDump:
 
 
 def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> None:
-    """Write a dump into a folder, which is made; OSError if that is impossible."""
+    """Write a dump into a new folder; OSError if this fails."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "decimation": decimation,
@@ -143,7 +143,7 @@ def write_dump(folder: Path, dump: Dump, decimation: int, iteration: int) -> Non
 
 
 def read_dump(folder: Path) -> SavedDump:
-    """Read a dump; ConfigError if there is none that is whole and of this MuJoCo."""
+    """Read a dump; ConfigError if it is missing, incomplete or of another version of MuJoCo."""
     if not (folder / _STATES).is_file():
         raise ConfigError(
             f"{folder} is no dump of a failed simulation: it has no {_STATES}; name a folder in "

@@ -1,14 +1,14 @@
-"""A population: members train side by side, and now and then the better replace the worse.
+"""A population: members train in parallel, and better members replace worse ones.
 
-A member is a training like any other; this feature of each of its ranks is where it meets the
-others. Between two meetings nobody waits. Members meet where they exchange and where they save, so
-that there are always saved states that all of them have after the same exchange. In an exchange
-all are evaluated on the same seeds and compute the same decisions (`evolution`): who copies whom,
-and how it is mutated. Copied are networks, normalizers, optimizer, hyper-parameters and curricula;
-environments go on as they are. The first ranks of the members, their leaders, speak for them.
+A member is an ordinary training; this feature, on each of its ranks, connects it with the others.
+Members meet at exchanges and at saves, so that there are always saved states of all members after
+the same exchange. In an exchange, all members are evaluated with the same seeds and compute the
+same decisions (`evolution`): which member copies which, and how it is mutated. A copy includes
+networks, normalizers, optimizer, hyper-parameters and curricula; environments do not change. The
+first ranks of the members, their leaders, communicate with each other.
 
-The run's own directory, in which members have theirs, is written by rank 0 of all: the exchanges
-(`ExchangeRecords`), and ``best.pt``, the fittest policy of all of them, with ``best.yaml``.
+Rank 0 of all ranks writes to the directory of the run: the exchanges (`ExchangeRecords`), and
+``best.pt``, the fittest policy so far, with ``best.yaml``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Population(Feature):
-    """One member's part in a population, on each of its ranks."""
+    """A member's part in a population, on each of its ranks."""
 
     phase = "evaluation"
 
@@ -63,7 +63,7 @@ class Population(Feature):
         recorder: Recorder,
         make_algorithm: Callable[[TrainConfig], Algorithm],
     ) -> None:
-        """Give the member hyper-parameters of its own, in place.
+        """Give the member its own hyper-parameters, in place.
 
         `make_algorithm` makes the algorithm of a member whose networks have other sizes.
         """
@@ -110,7 +110,7 @@ class Population(Feature):
             self._records.files.close(failed=kind is not None)
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Meet the other members where that is due, and exchange; training ends for all together.
+        """Meet the other members if this is due, and exchange; training ends for all together.
 
         Raises:
             DivergenceError: no member can learn any more.
@@ -156,7 +156,7 @@ class Population(Feature):
         self._saved = state
 
     def _meet(self, *, stopped: bool) -> tuple[bool, bool]:
-        """Wait for all members; whether one of them was asked to stop, and whether one ends."""
+        """Wait for all members; whether one was stopped, and whether one meets its condition."""
         flags = None
         if self._leaders is not None:
             began = time.perf_counter()
@@ -199,7 +199,7 @@ class Population(Feature):
         return bool(ends)
 
     def _report(self, iteration: Iteration) -> Report:
-        """This member's evaluation, whose metrics are added to those of the iteration."""
+        """This member's evaluation; its metrics are added to those of the iteration."""
         assert self._evaluator is not None
         losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
         actor = self._trainer.config.ppo.actor
@@ -240,7 +240,7 @@ class Population(Feature):
         return evolve(candidates, values, self._hyper_parameters, select, weights, rng)
 
     def _keep_best(self, iteration: Iteration, winner: int, report: Report) -> None:
-        """Write the fittest policy on rank 0, if none was as fit before; leaders call it."""
+        """Write the fittest policy on rank 0 if it is the best so far; leaders call it."""
         leaders, run = self._leaders, self._context.shared.run
         assert leaders is not None
         if report.candidate.score <= self._best:
@@ -257,7 +257,7 @@ class Population(Feature):
             save_best(self._context, run, policy, **infos)
 
     def _send_to_copies(self, decisions: Sequence[Decision]) -> bytes | None:
-        """Send what this member learned to those that copy it; what it copies itself, if any."""
+        """Send this member's state to those that copy it; the state that it copies, if any."""
         assert self._leaders is not None
         own = received = None
         for i, decision in enumerate(decisions):
@@ -272,7 +272,7 @@ class Population(Feature):
         return received
 
     def _apply(self, settings: Settings, learned: bytes | None = None) -> None:
-        """Take on settings and, if given, what another member learned, in place."""
+        """Set settings and, if given, the state of another member, in place."""
         trainer, config, algorithm = self._trainer, settings.config(self._config), self._trainer.ppo
         before = trainer.config.ppo
         if (config.ppo.actor, config.ppo.critic) != (before.actor, before.critic):
@@ -294,7 +294,7 @@ class Population(Feature):
         trainer.set_ppo(algorithm, config)  # also ends graphs, which hold the numbers of before
 
     def _mutate(self, mutation: Mutation, rng: np.random.Generator) -> None:
-        """Change the networks, in place, if the mutation is one of them."""
+        """Mutate the networks, in place, if the mutation is one of networks."""
         before = self._trainer.ppo
         if mutation == "parameters":
             morphism.add_noise(before.actor.mlp, rng)

@@ -33,9 +33,9 @@ class RunRecords:
         saved: dict[str, Any],
         after: int,
     ) -> None:
-        """Open the files; those of a run that is resumed `after` an iteration go on there.
+        """Open the files; those of a resumed run are continued `after` an iteration.
 
-        `saved` is `state` as it was then, or empty.
+        `saved` is the `state` at that time, or empty.
 
         Raises:
             ConfigError: another process writes to this run, or the folder cannot be written to.
@@ -85,12 +85,12 @@ class RunRecords:
             self.metrics.write_video(iteration, as_gif(path))
 
     def save_checkpoint(self, path: Path) -> None:
-        """Add a checkpoint to W&B's run; for another thread."""
+        """Add a checkpoint to W&B's run; called in another thread."""
         if self._wandb is not None:
             self._wandb.save(path)
 
     def state(self) -> dict[str, Any]:
-        """What the records go on with where the run is resumed."""
+        """The state from which a resumed run continues the records."""
         return {"wandb": self._wandb_id, "event_sizes": self.metrics.event_sizes()}
 
     def close(self, *, failed: bool) -> None:
@@ -119,7 +119,7 @@ class Recorder(Feature):
         self._failing = False
 
     def __enter__(self) -> Self:
-        """Open the files where a resumed run left off; ConfigError as by `RunRecords`."""
+        """Open the files, or continue those of a resumed run; ConfigError as in `RunRecords`."""
         context, trainer = self._context, self._trainer
         # An unfinished iteration is recorded again.
         self._first = trainer.iteration - (trainer.unfinished is not None)
@@ -135,16 +135,16 @@ class Recorder(Feature):
 
     @property
     def error(self) -> str | None:
-        """Why the last metrics could not be written, or None if they were."""
+        """Why the last metrics could not be written; None if they were written."""
         return self.records.metrics.error
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training so far, over all commands that went on with it."""
+        """Seconds of training so far, over all commands of the run."""
         return self._before + time.perf_counter() - self._start
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Write and show the iteration's metrics and warnings, unless it is unfinished."""
+        """Write and show the metrics and warnings of an iteration, unless it is unfinished."""
         if self._trainer.unfinished is not None:
             return
         number, console = iteration.number, self._context.console

@@ -1,4 +1,4 @@
-"""Where the time goes: phases of an iteration in a table, and a trace by ``torch.profiler``."""
+"""Phases of an iteration in a table, and a trace by ``torch.profiler``."""
 
 import os
 from collections import defaultdict
@@ -23,14 +23,14 @@ FIRST, LAST = 10, 12
 
 
 def training_timer(context: RunContext) -> PhaseTimer:
-    """The timer that environments, algorithm and trainer are given."""
+    """The timer for environments, algorithm and trainer."""
     config = context.config
     timer = make_timer(context.rank.device) if config.phase_times else NO_TIMER
     return TracedTimer(timer) if config.profile and context.rank.is_main else timer
 
 
 class Timing(Feature):
-    """Adds up the phases, also of the end of later features; traces with ``--profile``."""
+    """Adds up the phases, including those of later features; traces with ``--profile``."""
 
     phase = "other"
     main_rank_only = True
@@ -71,17 +71,17 @@ class Timing(Feature):
 
     @property
     def phases(self) -> dict[str, float]:
-        """Mean seconds of an iteration in each phase; empty without a timer."""
+        """Mean seconds per iteration of each phase; empty without a timer."""
         iterations = max(1, self._trainer.iteration - self._first)
         return {phase: total / iterations for phase, total in self._totals.items()}
 
     @property
     def shown(self) -> dict[str, float]:
-        """`phases` for the table at the end; empty after a few iterations, which warm up."""
+        """`phases` for the table at the end; empty if there were only a few iterations."""
         return self.phases if self._trainer.iteration - self._first >= _FEWEST else {}
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Add the iteration's phases; it ends here in a trace."""
+        """Add the phases of the iteration, and end it in a trace."""
         self._add(iteration.phases.items())
         if self._profiler is not None:
             self._end_mark()
@@ -135,7 +135,7 @@ class TracedTimer(PhaseTimer):
 
 
 def phase_table(seconds: Mapping[str, float]) -> Table:
-    """A row for each phase, and each group of phases, that took some of the iteration's seconds."""
+    """A row for each phase, and each group of phases, that took time in an iteration."""
     total = sum(seconds.values())
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("where the time went")

@@ -1,4 +1,4 @@
-"""Videos of the policy while it trains, without changing its training by a bit."""
+"""Videos of the policy during training; they do not change the training results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ from simtrain.training.loop import Trainer
 
 
 class TrainingVideo(Feature):
-    """With ``--video`` records the policy in an environment of its own, on the CPU.
+    """With ``--video``, records the policy in a separate environment, on the CPU.
 
-    Failures end in a warning: training goes on without the video.
+    If this fails, a warning is shown and training continues without the video.
     """
 
     main_rank_only = True
@@ -32,7 +32,7 @@ class TrainingVideo(Feature):
         self._env: Env | None = None
 
     def __enter__(self) -> Self:
-        """Make the environment, and try whether this machine can draw it."""
+        """Make the environment, and check whether this machine can draw it."""
         config = self._context.config
         if not config.video:
             return self

@@ -1,1 +1,1 @@
-"""A population of trainings: what evolves, who is selected, how it is mutated and recorded."""
+"""A population of trainings: what evolves, selection, mutation, and records."""

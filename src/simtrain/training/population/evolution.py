@@ -1,9 +1,9 @@
-"""How a population evolves: which numbers do, and selection and mutation as functions of numbers.
+"""Evolution of a population: the numbers that evolve, selection and mutation, as pure functions.
 
-Nothing is trained here. All members compute the same decisions from the same gathered candidates,
-so that nobody has to send them. Population-based training is that of Jaderberg et al., 2017
+All members compute the same decisions from the same gathered candidates, so that none has to send
+them. Population-based training is that of Jaderberg et al., 2017
 (https://arxiv.org/abs/1711.09846), the tournament that of AgileRL. Imports no torch, so that wrong
-flags are found at once.
+flags are reported at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HyperParameter:
     def mutated(self, value: float, rng: np.random.Generator) -> float:
         """`value` multiplied or divided by `FACTOR`, or drawn anew; within the bounds.
 
-        With the scale ``complement`` that is done to 1 - `value`.
+        With the scale ``complement``, this is applied to 1 - `value`.
         """
         if rng.random() < REDRAW:
             return self.draw(rng)
@@ -96,7 +96,7 @@ _DEFAULTS = (
 
 
 def check_population_flags(config: TrainConfig) -> None:
-    """Raise ConfigError for flags of a population that cannot be."""
+    """Raise ConfigError for invalid flags of a population."""
     if config.population is None:
         for name in POPULATION:
             if (value := getattr(config, name)) != field_default(TrainConfig, name):
@@ -113,8 +113,8 @@ def check_population_flags(config: TrainConfig) -> None:
 
 
 def fitness_of(config: TrainConfig) -> tuple[str, float]:
-    """The estimate of an evaluation that members are selected by, and the sign that makes more of
-    it better; ConfigError if the task has no such metric."""
+    """The estimate by which members are selected, and the sign with which larger is better;
+    ConfigError if the task has no such metric."""
     name, _, direction = config.population_fitness.partition(":")
     names = evaluation_names(config.env)
     text = f"--population-fitness is {config.population_fitness!r}"
@@ -126,7 +126,7 @@ def fitness_of(config: TrainConfig) -> tuple[str, float]:
 
 
 def hyper_parameters(config: TrainConfig) -> tuple[HyperParameter, ...]:
-    """The numbers that evolve; ConfigError if one is none, is fixed, or has impossible bounds."""
+    """The numbers that evolve; ConfigError if one is unknown, is fixed, or has invalid bounds."""
     if not config.population_mutate:
         unused = "learning-rate" if config.ppo.schedule == "adaptive" else "desired-kl"
         return tuple(default for default in _DEFAULTS if default.flag != f"ppo.{unused}")
@@ -134,13 +134,13 @@ def hyper_parameters(config: TrainConfig) -> tuple[HyperParameter, ...]:
 
 
 def values_of(config: TrainConfig, parameters: tuple[HyperParameter, ...]) -> Values:
-    """The configuration's own values of hyper-parameters."""
+    """The values of hyper-parameters in the configuration."""
     numbers = _numbers(config)
     return {parameter.flag: numbers[parameter.flag][1] for parameter in parameters}
 
 
 def term_parameter(config: TrainConfig, name: str) -> tuple[str, str]:
-    """The term, as ``rewards.upright``, and its parameter that an ``env.`` flag sets."""
+    """The term, such as ``rewards.upright``, and its parameter that an ``env.`` flag sets."""
     path = _numbers(config)[name][0]
     return ".".join(path[1:3]), path[-1]
 
@@ -202,7 +202,7 @@ def _is_changeable(config: TrainConfig, path: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A member as selection sees it; `fitness` and `low` are the larger the better."""
+    """A member in a selection; larger `fitness` and `low` are better."""
 
     fitness: float
     low: float
@@ -214,12 +214,12 @@ class Candidate:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can win."""
+        """Whether it may be copied."""
         return self.learns and math.isfinite(self.fitness)
 
     @property
     def score(self) -> float:
-        """The fitness, or less than any for one that cannot win."""
+        """The fitness; less than any other for a member that may not be copied."""
         return self.fitness if self.is_sound else -math.inf
 
     def leads(self, other: Candidate) -> bool:
@@ -242,10 +242,10 @@ class Selection:
     def __call__(
         self, candidates: Sequence[Candidate], rng: np.random.Generator
     ) -> list[tuple[int, bool]]:
-        """For each member its parent, itself or another, and whether the result is mutated.
+        """For each member its parent (itself or another), and whether the result is mutated.
 
-        A member copies another only if that leads by more than the noise; else it stays itself. The
-        best is not changed at all. A member that is not sound is replaced whatever its age.
+        A member copies another one only if that is better by more than the noise. The best member
+        does not change. A member that is not sound is replaced at any age.
         """
         order = sorted(range(len(candidates)), key=lambda i: candidates[i].score)
         best = order[-1]
@@ -261,7 +261,7 @@ class Selection:
         return decisions
 
     def _rivals(self, order: Sequence[int], rng: np.random.Generator) -> list[int | None]:
-        """Whom each member may copy; None for who is left alone. `order` is worst first."""
+        """The member that each one may copy, or None; `order` is worst first."""
         count = len(order)
         if self.kind == "tournament":
             drawn = [rng.integers(count, size=self.size) for _ in order]
@@ -290,7 +290,7 @@ def evolve(
     weights: Mapping[Mutation, float],
     rng: np.random.Generator,
 ) -> list[Decision]:
-    """What becomes of each member, whose hyper-parameters now are `values`.
+    """The decision for each member; `values` are their present hyper-parameters.
 
     `weights` are the relative frequencies of mutations.
     """

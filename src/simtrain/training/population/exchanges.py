@@ -1,7 +1,7 @@
-"""The exchanges of a population: reports of members, and their files and table.
+"""The exchanges of a population: reports of members, their files and their table.
 
-population.jsonl    a line an exchange: every member's fitness, parent, mutation and numbers
-metrics.jsonl       a line an exchange: best and mean fitness, and how many were replaced
+population.jsonl    one line per exchange: fitness, parent, mutation and numbers of every member
+metrics.jsonl       one line per exchange: best and mean fitness, number of replaced members
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simtrain.training.population.evolution import Candidate, Decision, Values, 
 
 @dataclass(frozen=True)
 class Settings:
-    """The part of the configuration in which members differ."""
+    """The part of the configuration that differs between members."""
 
     values: Values
     hidden_dims: dict[str, tuple[int, ...]]
@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """A member in an exchange, as it describes itself to the others."""
+    """What a member sends to the others in an exchange."""
 
     settings: Settings
     candidate: Candidate
@@ -52,12 +52,12 @@ class Report:
 
 
 class ExchangeRecords:
-    """Writes the exchanges of a population to the run's own files, and shows them."""
+    """Writes the exchanges of a population to the files of the run, and shows them."""
 
     def __init__(self, context: RunContext, saved: dict[str, Any], after: int) -> None:
-        """Open the files; a resumed run goes on `after` the exchange of that iteration.
+        """Open the files; a resumed run continues `after` the exchange of that iteration.
 
-        `saved` is `RunRecords.state` as it was then, or empty.
+        `saved` is `RunRecords.state` at that time, or empty.
 
         Raises:
             ConfigError: another process writes to the run, or its folder cannot be written to.
@@ -130,7 +130,7 @@ def _described(member: int, report: Report, decision: Decision) -> dict[str, Any
 
 
 def exchange_table(reports: Sequence[Report], decisions: Sequence[Decision], fitness: str) -> str:
-    """The members of an exchange for people, best first, and whom they copy."""
+    """The members of an exchange as a table, best first, with the members that they copy."""
     names = [name.rsplit(".", 1)[-1] for name in reports[0].settings.values]
     rows = [["member", fitness, "parent", "mutation", *names]]
     for i in sorted(range(len(reports)), key=lambda i: -reports[i].candidate.score):
