@@ -152,7 +152,7 @@ def upright(env: Env, cart_joints: Joints, pole_joints: Joints) -> Tensor:
 
 
 def is_upright(env: Env, joints: Joints) -> Tensor:
-    """1 where the pole is within 5.7 degrees of upright (cosine above 0.995, as the Suite has it).
+    """1 where the pole is within 5.7 degrees of upright (cosine above 0.995, as in the Suite).
 
     Its mean over an episode is the share of time. Shape: ``(num_envs,)``.
     """

@@ -190,7 +190,7 @@ def g1_tracking() -> TaskCfg:
 
 @task("g1-tracking-no-state-estimation")
 def g1_tracking_no_state_estimation() -> TaskCfg:
-    """Follow recorded motions without knowing where the robot is and how fast."""
+    """Follow recorded motions without observing the position and velocity of the robot."""
     cfg = g1_tracking()
     for name in ("motion_anchor_pos_b", "base_lin_vel"):
         del cfg.observation_terms()["actor"][name]

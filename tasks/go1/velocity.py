@@ -57,7 +57,7 @@ def go1_velocity_rough() -> TaskCfg:
 
 @task("go1-velocity-rough-blind")
 def go1_velocity_rough_blind() -> TaskCfg:
-    """The same by proprioception alone, remembered: for a student of go1-velocity-rough."""
+    """Walk on rough ground with proprioception only: for a student of go1-velocity-rough."""
     cfg = go1_velocity_rough()
     seen = copy.deepcopy(cfg.observations["actor"])
     del seen["height_scan"]

@@ -205,7 +205,7 @@ def yam_lift_cube() -> TaskCfg:
 
 @task("yam-lift-cube-depth")
 def yam_lift_cube_depth() -> TaskCfg:
-    """The same with a depth camera at the wrist, for a student of yam-lift-cube."""
+    """Lift the cube with a depth camera at the wrist: for a student of yam-lift-cube."""
     cfg = yam_lift_cube()
     unseen = ("cube_pos", "cube_ori")
     seen = {name: term for name, term in cfg.observations["actor"].items() if name not in unseen}

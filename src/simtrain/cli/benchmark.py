@@ -59,7 +59,7 @@ class BenchmarkFlags:
     compare: Path | None = None
     """Results of an earlier benchmark to compare with."""
     tolerance: Annotated[float, Limits(0.0, 0.999)] = 0.1
-    """Largest fraction by which a figure may be below that of --compare without an error; with
+    """Allowed fraction by which a figure may be below that of --compare, without an error; with
     --until, by which a median may be above it."""
     num_envs: Annotated[tuple[int, ...], Limits(1, 2**24)] = ()
     """Environments of each rank; by default, the number of the task."""

@@ -1,4 +1,4 @@
-"""``uv run simtrain evaluate RUN... [flags]``: how good policies are, side by side."""
+"""``uv run simtrain evaluate RUN... [flags]``: measure policies, and compare them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class EvaluateFlags(EvaluationCfg):
-    """Run policies without exploration, noise and pushes, and show how good they are. RUN is a run,
-    whose newest checkpoint is used, a checkpoint, or a task with a shipped policy. The flags
-    --env.* after it change the task in which it is evaluated: `simtrain evaluate RUN --help` lists
-    them."""
+    """Run policies without exploration, noise and pushes, and show how good they are. RUN is a run
+    (its newest checkpoint is used), a checkpoint, or a task with a shipped policy. Flags --env.*
+    change the task in which policies are evaluated: `simtrain evaluate RUN --help` lists them."""
 
     json: str | None = None
     """File for the results as JSON; without a name, or with -, only JSON is written to standard

@@ -151,7 +151,7 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
 
 
 def _parts(words: Sequence[str]) -> dict[str, float]:
-    """The least part to keep, by words that name conditions; ConfigError for what is no part."""
+    """The smallest fraction to keep, by words of conditions; ConfigError for other numbers."""
     parts = {}
     for word in words:
         name, _, number = word.rpartition("=")
@@ -166,7 +166,7 @@ def _parts(words: Sequence[str]) -> dict[str, float]:
 
 
 def _thresholds(words: Sequence[str], conditions: Sequence[str]) -> dict[str, float]:
-    """The least part to keep by condition; the first condition is meant where there is no word.
+    """The smallest fraction to keep, by condition; without a word, that of the first condition.
 
     Raises ConfigError for a word that names no condition, or several.
     """

@@ -41,7 +41,7 @@ Reference motions for a robot, in files that training and these commands read.
 @dataclass
 class _OfRobot:
     robot: str = "g1"
-    """A folder of tasks with scene.xml, or an MJCF or URDF file."""
+    """Robot: a folder of tasks with scene.xml, or an MJCF or URDF file."""
 
 
 @dataclass
@@ -113,7 +113,7 @@ class RecordConfig:
     skip: Annotated[float, Limits(0.0, 86_400.0)] = 2.0
     """Time to skip at the beginning, s."""
     seed: Seed = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
 
 
 def motion(arguments: Sequence[str]) -> int:

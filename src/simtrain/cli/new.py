@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class NewConfig(FilmFlags):
-    """Write tasks for a robot: on legs it walks, on flat and on rough ground; an arm reaches.
+    """Write tasks for a robot: walking on flat and on rough ground, or reaching with an arm.
 
-    The model is prepared in a copy: base, servos, feet with sensors, a pose to begin in."""
+    A copy of the model gets what it lacks: free joint, servos, feet with sensors, a home pose."""
 
     model: Path | None = None
     """MJCF or URDF of the robot, or menagerie:<robot> for one of the MuJoCo Menagerie; required."""
     output: Path = Path()
-    """Folder whose tasks/ and tests/ the files go to."""
+    """Folder in which tasks/ and tests/ are written."""
     project: Path | None = None
-    """Make this folder a project that depends on simtrain, with the files in it."""
+    """Create a project that depends on simtrain in this folder, and write the files there."""
     base: str | None = None
-    """Root body of the robot, if the model has several things that move."""
+    """Root body of the robot, if several objects in the model have joints."""
     feet: tuple[str, ...] = ()
-    """Bodies of the feet, where they are not found."""
+    """Bodies of the feet, if they are not detected."""
     end: str | None = None
-    """Body at the end of an arm, where it is not found."""
+    """Body at the end of an arm, if it is not detected."""
     random_poses: bool = False
     """Show the robot in random poses without gravity instead, and write nothing."""
 

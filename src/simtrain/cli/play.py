@@ -50,7 +50,7 @@ class ViewerFlags:
     video: Path | None = None
     """Write an MP4 file instead; needs no display."""
     host: str = "127.0.0.1"
-    """Address on which the web viewer listens; 0.0.0.0 for everyone who can reach this machine."""
+    """Address on which the web viewer listens; 0.0.0.0 lets all machines connect."""
     port: Port = 8080
     """Port of the web viewer; 0 for any free port."""
 
@@ -91,7 +91,7 @@ class PlayConfig(ViewerFlags):
     num_envs: NumEnvs = 4
     """Number of environments."""
     seed: Seed = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     device: str = "cpu"
     """Device of the simulation and the policy: cpu, cuda or cuda:1."""
     engine: EngineFlag = "auto"

@@ -17,14 +17,14 @@ _SECONDS = 10.0
 
 @dataclass
 class ReportConfig:
-    """Draw the learning curves of one or more runs; those that differ by their seed alone become
-    one curve with its spread."""
+    """Draw the learning curves of one or more runs; runs that differ only in their seed become one
+    curve with its spread."""
 
     output: Path | None = None
     """Folder for report.png and report.html, or a name that ends with .png or .html for both; None
-    for the run directory, or of several runs the folder that holds them."""
+    for the run directory or, for several runs, their common folder."""
     watch: Flag = False
-    """Draw again every few seconds while one of the runs trains; the page in a browser follows."""
+    """Draw again every ten seconds while one of the runs trains, and update an open page."""
 
 
 def report(arguments: Sequence[str]) -> int:

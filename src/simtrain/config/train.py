@@ -63,13 +63,13 @@ class TrainConfig(LaunchFlags):
     total_env_steps: Count | None = None
     """Environment steps to train, over all ranks, instead of --max-iterations."""
     seed: Seed = 0
-    """Seed of everything random; each rank adds its number."""
+    """Seed of all random numbers; each rank adds its number."""
     log_root: Path = Path("logs")
     """Folder of all runs; this one goes to <log-root>/<task>/<date>_<time>[_<run-name>]."""
     run_name: str = ""
-    """Added to the name of the run's folder."""
+    """Suffix of the name of the run's folder."""
     save_interval: Count | None = None
-    """Iterations between checkpoints; None for 50, on GPUs with at least half a minute between."""
+    """Iterations between checkpoints; None for 50, and on GPUs at least 30 seconds."""
     keep_checkpoints: Count | None = None
     """How many of the newest model_<iteration>.pt to keep; None for all."""
     resume: str | None = None
