@@ -18,7 +18,7 @@ from simtrain.robots.read import compiled, load, read
 from simtrain.run.checkpoint import check_kinds
 
 AS_TRAINED = "the task's physics"
-"""The first condition, which decides where no other is named."""
+"""The first condition, which decides the exit code if no other is named."""
 Condition = dict[str, Any]
 _FREE, _JOINT = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtTrn.mjTRN_JOINT
 _SCALARS = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
@@ -117,7 +117,7 @@ class OtherModel:
     qpos: np.ndarray
     """Columns of its ``qpos`` in the order of the policy's own model."""
     qvel: np.ndarray
-    """And of its ``qvel``."""
+    """Columns of its ``qvel``."""
 
     def as_settings(self, file: str) -> dict[str, Any]:
         """Settings for ``closed_loop.py``; `file` contains the model."""

@@ -64,7 +64,7 @@ class Exported:
     """Largest difference to the policy's actions, over all formats."""
     interface: Interface
     unknown_to_unitree: str | None
-    """Why there is no ``deploy.yaml``, if there is none."""
+    """Why there is no ``deploy.yaml``; None if there is one."""
 
 
 def export_policy(saved: SavedPolicy, folder: Path, formats: Sequence[str]) -> Exported:
@@ -186,7 +186,7 @@ class Shipped:
 
     files: list[Path]
     command: str
-    """What trains it again."""
+    """The command that repeats the training."""
     evaluation: Evaluation
 
 

@@ -104,21 +104,21 @@ class Interface:
     action_offset: list[float]
     action_clip: list[list[float]]
     default_joint_pos: list[float]
-    """Positions that episodes start from, m or rad; observed positions are relative to them where
-    the term says so. Not what a zero action means: that is ``action_offset``."""
+    """Positions at the start of episodes, m or rad; terms may observe positions relative to them.
+    The target of a zero action is ``action_offset``."""
     joint_stiffness: list[float]
     joint_damping: list[float]
     actuator_gear: list[float]
     initial_joint_pos: dict[str, float]
-    """Of every hinge and slide, driven or not, in the order of ``joint_pos`` in a robot's state."""
+    """Position of every hinge and slide, in the order of ``joint_pos`` in a robot's state."""
     motors: dict[str, dict[str, Any]]
     """The motors of training, by their names in the task; a robot has its own."""
     held_joint_pos: dict[str, float]
-    """Where the servos of joints that no action drives hold them."""
+    """Positions at which servos hold the joints that no action drives."""
     keyframe: str | None
-    """The model's keyframe that episodes start from."""
+    """The model's keyframe in which episodes start."""
     base: str | None
-    """The body of the floating base, which ``base_pos`` and so on are of; None without one."""
+    """The floating base, for ``base_pos`` and so on; None without one."""
     base_quat: str = "wxyz"
     """The order of the numbers of ``base_quat`` in a robot's state."""
 

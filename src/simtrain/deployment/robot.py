@@ -25,7 +25,7 @@ from simtrain.errors import ConfigError, ExportError, flag
 
 FILE, TARGETS = "robot.onnx", "targets"
 NEXT = "next."
-"""Prefix of outputs: ``next.x`` is the input ``memory.x`` of the step after."""
+"""Prefix of outputs: ``next.x`` is the input ``memory.x`` of the next step."""
 _UNKNOWN = (0.6, -1.3)  # two values of what a robot does not read; nothing may depend on them
 _CHANGE = 0.5  # of a sensor; without any effect it is not read
 _STEPS = 6  # of the comparison with the file

@@ -24,7 +24,7 @@ from simtrain.errors import ConfigError, call_term, flag
 from simtrain.mdp.rotations import rotate
 
 MEMORY = "memory."
-"""Prefix of inputs: the state that terms declared, as it was after the step before."""
+"""Prefix of inputs: the state that terms declared, after the previous step."""
 
 
 class RobotTask:

@@ -60,9 +60,9 @@ class Verification:
 
     own: Evaluation
     played: dict[str, Evaluation]
-    """By condition; empty if there are differences."""
+    """Evaluations by condition; empty if there are differences."""
     differences: list[str]
-    """Sentences: what the exported files see or want in another way than the policy does."""
+    """Sentences about observations and targets of the exported files that differ."""
     without_hardware: bool
     """Whether delays, biases and motors of the task were left out of both."""
 

@@ -32,7 +32,7 @@ class Group:
     runs: tuple[Run, ...]
     color: str = COLORS[0]
     settings: dict[str, str] = field(default_factory=dict)
-    """Short name -> value of the settings in which the groups differ, if these are few."""
+    """Short name -> value of the settings in which the groups differ, if there are few."""
 
     def tags(self, prefix: str) -> list[str]:
         """All tags of its runs that begin with `prefix`, in the order of logging."""

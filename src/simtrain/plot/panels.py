@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from simtrain.plot.curves import number
 
 STYLE = partial(matplotlib.style.context, Path(__file__).with_suffix(".mplstyle"), after_reset=True)
-"""How simtrain's pictures look, and not what the user's own matplotlibrc asks for."""
+"""The style of simtrain's pictures, instead of the user's own matplotlibrc."""
 FAINT, OTHERS = "#666666", "#B3B3B3"
 
 

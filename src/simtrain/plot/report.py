@@ -27,7 +27,7 @@ from simtrain.run.logged import Axis, Run, last, members_of, read_run
 
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 Summary = Callable[[np.ndarray], Any]
-"""What of a tag's values counts, see `Run.summary`."""
+"""The value of a tag that counts, see `Run.summary`."""
 _SUMMARIES: dict[str, tuple[str, Summary]] = {  # title of a column -> the tag and its summary
     "reward/step": (STEP_REWARD, last),
     "return": (RETURN, last),

@@ -43,7 +43,7 @@ _LEARNING = {
 }
 _REWARDS, _ENDS, _TIMES = metric_tags.REWARDS, "Episode_Termination/", "Perf/"
 _KINDS = {_REWARDS: "reward/s", _ENDS: "of episodes", _TIMES: "s/iteration", REST: "s/iteration"}
-"""Begin of a tag -> the unit of its panel."""
+"""Start of a tag -> the unit of its panel."""
 Draw = Callable[[Axes], None]
 
 

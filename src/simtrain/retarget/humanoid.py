@@ -24,7 +24,7 @@ class Point:
 
     body: int
     place: np.ndarray
-    """In the frame of the body, m."""
+    """Position in the frame of the body, m."""
 
     def at(self, data: mujoco.MjData) -> np.ndarray:
         """Its position, m."""
@@ -38,13 +38,13 @@ class Sole:
 
     body: str
     center: np.ndarray
-    """In the frame of the body, m."""
+    """Position in the frame of the body, m."""
     rotation: np.ndarray
-    """From the frame of the sole, x ahead and z up, to that of the body."""
+    """Rotation from the frame of the sole, x forward and z up, to that of the body."""
     ankle: np.ndarray
     """The center of the ankle in the frame of the sole, m."""
     length: float
-    """m; 0 for a ball, which may turn as it likes."""
+    """Length of the sole, m; 0 for a ball, whose rotation is free."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,23 @@ class Humanoid:
     model: mujoco.MjModel
     base: str
     home: np.ndarray
-    """Upright, with its knees a little bent, ``(nq,)``."""
+    """The upright pose with slightly bent knees, ``(nq,)``."""
     ranges: np.ndarray
-    """Of joints, ``(njnt, 2)``; a knee's do not go beyond where the leg is straight."""
+    """Ranges of joints, ``(njnt, 2)``; those of knees end where the leg is straight."""
     hips: dict[str, np.ndarray]
-    """By side, in the frame of the base, m."""
+    """Hips by side, in the frame of the base, m."""
     stance: float
-    """From ankle to ankle where it stands upright, m."""
+    """Distance between the ankles in the upright pose, m."""
     leg: float
-    """From hip to ankle with a straight knee, m."""
+    """Distance from hip to ankle with a straight knee, m."""
     segments: dict[str, tuple[Point, ...]]
-    """By the landmark at their lower end: from hip to knee is ``left_knee``."""
+    """Segments by the landmark at their lower end: from hip to knee is ``left_knee``."""
     soles: dict[str, Sole]
-    """By side."""
+    """Soles by side."""
     chest: str
     """The body that carries the arms; the base for a robot without a waist."""
     chest_rotation: np.ndarray
-    """Of the chest in the frame of the base, at home."""
+    """Rotation of the chest in the frame of the base, at home."""
 
 
 def load_humanoid(path: Path) -> Humanoid:

@@ -19,7 +19,7 @@ from simtrain.errors import ConfigError, did_you_mean
 from simtrain.retarget.recording import Recording
 
 PARTS = ("hip", "knee", "ankle", "toe", "shoulder", "elbow", "wrist")
-"""Of each side; the toe may be missing."""
+"""Parts of each side; the toe may be missing."""
 LANDMARKS = tuple(f"{side}_{part}" for side in ("left", "right") for part in PARTS)
 _WORDS = {  # in the order of preference: LeftLeg is the shin if there is LeftUpLeg, else the thigh
     "hip": ("upleg", "upperleg", "uleg", "thigh", "femur", "hip", "leg", "hipjoint"),
@@ -42,11 +42,11 @@ class Person:
 
     fps: float
     at: Mapping[str, np.ndarray]
-    """By landmark, ``(frames, 3)``; toes are always there."""
+    """Positions by landmark, ``(frames, 3)``; toes are always included."""
     ankle_height: float
-    """Of ankles above the floor, while the foot is flat."""
+    """Height of ankles above the floor while the foot is flat."""
     pitch: Mapping[str, np.ndarray]
-    """By side: how far the heel is raised, rad, negative for the toes, ``(frames,)``."""
+    """By side: angle by which the heel is raised, rad, negative for the toes, ``(frames,)``."""
     stands: Mapping[str, np.ndarray]
     """By side: whether the foot is on the floor, ``(frames,)``."""
     leg: float

@@ -50,11 +50,11 @@ class Recording:
 
     fps: float
     names: tuple[str, ...]
-    """Joints, and ends of the last ones."""
+    """Names of joints and of the ends of the last ones."""
     parents: tuple[int, ...]
-    """The joint before each, -1 for the first; empty if the file does not say."""
+    """The parent of each joint, -1 for the first; empty if the file does not contain it."""
     positions: np.ndarray
-    """In the file's axes and unit, ``(frames, joints, 3)``."""
+    """Positions in the file's axes and unit, ``(frames, joints, 3)``."""
 
 
 def read_recording(path: Path, fps: float | None = None, names: tuple[str, ...] = ()) -> Recording:

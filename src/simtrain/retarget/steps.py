@@ -28,13 +28,13 @@ class Targets:
     pelvis: np.ndarray
     """Rotation of the base, ``(frames, 3, 3)``."""
     chest: np.ndarray
-    """Rotation of the chest, as far as the base's is its own at home, ``(frames, 3, 3)``."""
+    """Rotation of the chest, relative to its own at home, ``(frames, 3, 3)``."""
     soles: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    """By side, their centers, m, and rotations."""
+    """By side: centers of the soles, m, and rotations."""
     stands: Mapping[str, np.ndarray]
-    """By side, whether the foot is on the floor."""
+    """By side: whether the foot is on the floor."""
     directions: Mapping[str, np.ndarray]
-    """Of the robot's segments, by the landmark at their lower end, ``(frames, 3)``."""
+    """Directions of the robot's segments, by the landmark at their lower end, ``(frames, 3)``."""
 
 
 def targets_of(person: Person, robot: Humanoid) -> Targets:

@@ -16,15 +16,15 @@ from simtrain.robots.tree import inertia_sizes
 
 STANDS_S = 3.0
 _SINKS = 0.05
-"""By which part of its height a robot that stands may sink."""
+"""Maximum fraction of its height by which a standing robot may sink."""
 _AWAY = 0.3
-"""How far a joint may be from home while the robot stands, rad or m."""
+"""Maximum deviation of a joint from home while the robot stands, rad or m."""
 _SATURATED = 0.95
-"""Part of a motor's largest torque that holding the pose may not take."""
+"""Fraction of a motor's largest torque that the home pose must not exceed."""
 _FINE = 0.0025
-"""A physics step below which servos are stiffer than they need be, s."""
+"""A smaller physics step than this means that servos are stiffer than necessary, s."""
 _OPEN = 0.01
-"""How far the ends of a loop may be apart, m or rad."""
+"""Maximum distance between the ends of a loop, m or rad."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Finding:
     what: str
     is_good: bool
     text: str
-    """What was measured and, where it is not good, what to write."""
+    """The measurement and, if it is not good, what to change."""
 
 
 @refused("the model cannot be checked")

@@ -13,13 +13,13 @@ from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
 from simtrain.robots.prepare import Prepared
 
 _SWING = {2: 0.145, 4: 0.28}
-"""Height of the swing by that of the hips, for two legs and for more."""
+"""Height of the swing, as a fraction of the hip height, for two legs and for more."""
 _FREQUENCY = {2: 0.445, 4: 0.535}
-"""Steps of a foot by sqrt(g / h)."""
+"""Step frequency of a foot, as a multiple of sqrt(g / h)."""
 _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
-"""Forward and sideways, by sqrt(g h)."""
+"""Speeds forward and sideways, as multiples of sqrt(g h)."""
 _TURNS = {2: 0.18, 4: 0.17}
-"""Rate of turning by sqrt(g / h)."""
+"""Turning rates, as multiples of sqrt(g / h)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Gait:
     swing_height: float
     sole: float
     mirror: dict[str, str] | None
-    """Patterns of the joints on both sides; None if the robot is not symmetric."""
+    """Patterns of joint names on both sides; None if the robot is not symmetric."""
 
 
 def gait(prepared: Prepared) -> Gait:

@@ -17,7 +17,7 @@ from simtrain.robots.tree import Foot, Limb, Tree
 
 _IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _ALIKE = 0.08
-"""How far a limb may be from the mirror image of another, as a part of the base's height."""
+"""Maximum distance of a limb from the mirror image of another, as a fraction of base height."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Servo:
     joint: str
     kind: Literal["position", "motor", "none"]
     stiffness: float
-    """N m/rad; 0 for those without position control."""
+    """N m/rad; 0 without position control."""
     torque: float
-    """The largest, N m; infinite where the model gives no bound."""
+    """The largest torque, N m; infinite if the model has no limit."""
 
 
 @dataclass(frozen=True)
@@ -37,32 +37,32 @@ class Robot:
     """Names and figures of a robot."""
 
     base: str
-    """The root of its tree of bodies."""
+    """The root of the tree of bodies."""
     is_free: bool
     """Whether the base floats in the model."""
     heading: float
-    """Where it faces, as an angle from the base's x axis about z, in quarter turns, rad."""
+    """The forward direction: an angle from the base's x axis about z, in quarter turns, rad."""
     mass: float
     """Of all bodies, kg."""
     legs: tuple[Limb, ...]
-    """In the model's order."""
+    """Legs in the model's order."""
     feet: tuple[Foot, ...]
-    """One a leg."""
+    """One foot per leg."""
     arms: tuple[Limb, ...]
-    """All limbs that are no legs: arms, heads, tails, grippers. Without legs the longest alone."""
+    """All other limbs: arms, heads, tails, grippers. Without legs, only the longest."""
     tool: np.ndarray
-    """Where the arm of a robot without legs grips, in the frame of its end, m."""
+    """The tool of a robot without legs, in the frame of its arm's end, m."""
     trunk: tuple[str, ...]
     """Joints between the base and limbs on both sides: waists."""
     servos: tuple[Servo, ...]
-    """One a hinge or slide, in the model's order."""
+    """One servo per hinge or slide, in the model's order."""
     partners: dict[str, str]
-    """The joint on the other side of each; itself for one in the middle."""
+    """The joint on the other side for each joint; itself for one in the middle."""
     pose: dict[str, np.ndarray]
-    """Positions of all joints but the base's, in which places were measured: of the first keyframe
+    """Positions of all joints but the base's in which places were measured: of the first keyframe
     in which the robot is upright, or zeros within the joints' ranges."""
     has_keyframe: bool
-    """Whether they are of a keyframe."""
+    """Whether `pose` is from a keyframe."""
 
     @property
     def joints(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from simtrain.robots.read import compiled
 from simtrain.robots.tree import inertia_sizes
 
 _SHORTEST, _SLENDER, _THICKEST = 0.03, 0.1, 0.035
-"""Length of a bone, m; its radius as a part of its length, and at most, m."""
+"""Minimum length of a bone, m; its radius as a fraction of its length, and at most, m."""
 
 
 def add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:

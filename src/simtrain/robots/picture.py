@@ -16,7 +16,7 @@ from simtrain.view.renderer import Canvas
 
 _SIZE = 480
 _VIEWS = (90.0, 180.0, 130.0)
-"""From the left, from ahead, and from ahead on the left, degrees."""
+"""Views from the left, from the front, and from the front left, degrees."""
 _LEFT, _RIGHT, _MIDDLE = (0.1, 0.7, 0.2), (0.1, 0.4, 0.9), (0.6, 0.6, 0.6)
 _POSES, _SECONDS = 60, 1.5
 _RANGE, _FOOT = (0.95, 0.6, 0.1), (0.9, 0.1, 0.1)

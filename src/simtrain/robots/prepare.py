@@ -38,18 +38,18 @@ from simtrain.robots.standing import (
 from simtrain.robots.tree import Foot, Limb
 
 _WEIGHT_SHARE = 0.7
-"""Torque of a joint whose motor is not bounded, as a part of weight times height of the hips."""
+"""Torque of a joint whose motor has no limit, as a fraction of weight times hip height."""
 _LIGHT, _LIGHTEST = 0.01, 0.002
-"""What a leg, or the base, weighs at least as a part of the robot, and an arm, kg."""
+"""Minimum mass of a leg or the base, as a fraction of the robot's, and of an arm, kg."""
 _BANDWIDTH = 10.0
-"""Of servos whose rotors' inertia is not known, Hz; it is also what gives them one."""
+"""Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
 _CROUCH = {2: 0.965, 4: 0.7}
-"""Distance from hip to foot as a part of the straight leg, by the number of legs."""
+"""Distance from hip to foot, as a fraction of the straight leg, by the number of legs."""
 _GRAVITY_MARGIN = 3.0
-"""Least stiffness of a joint of trunk or arm, by that with which it would just carry its load; two
-in a row need twice as much."""
+"""Minimum stiffness of a joint of trunk or arm, as a multiple of that which just carries its load;
+two in a row need twice as much."""
 _ELASTIC = 0.03
-"""Damping of a servo by its stiffness, s."""
+"""Damping of a servo divided by its stiffness, s."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Prepared:
     ctrl: np.ndarray
     """Targets of the servos that hold it, `(nu,)`."""
     timestep: float
-    """The coarsest at which the servos are stable, s."""
+    """The largest physics step at which the servos are stable, s."""
     hip_height: float
-    """Of the hips above the ground, m."""
+    """Height of the hips above the ground, m."""
     touching: tuple[tuple[str, str], ...]
-    """Pairs of the robot's bodies that touch each other at home; they collide no more."""
+    """Pairs of bodies that touch each other at home; their collisions are disabled."""
     notes: tuple[str, ...]
     """What was added and chosen, in sentences."""
 

@@ -23,7 +23,7 @@ from simtrain.errors import ConfigError, did_you_mean
 T = TypeVar("T")
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
-"""Size of a part, or its distance from the one before, that no robot has, m."""
+"""A size of a part, or a distance from its parent, that no robot has, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_FILE, _LARGEST_MESH = 20 * 10**6, 200 * 10**6
 _MOST_MEMORY, _MOST_SECONDS = 2**30, 40  # of reading, by the processor
@@ -41,9 +41,9 @@ class Source:
     """A model that was read."""
 
     spec: mujoco.MjSpec
-    """The robot alone: without its ground, lights, other things and meshes that are not there."""
+    """The robot alone: without ground, lights, other objects and missing meshes."""
     base: str
-    """The root of its tree of bodies."""
+    """The root of the tree of bodies."""
     notes: list[str]
     """What was left out or changed, in sentences."""
 

@@ -16,9 +16,9 @@ from simtrain.robots.read import compiled
 CONTROL_STEP = 0.02
 """Time between two actions, s."""
 _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
-"""Physics steps to choose from, parts of a control step."""
+"""Physics steps to choose from, s; each divides a control step."""
 _SAME_MOTION = 0.1
-"""How far joints may be from where they are with the finest physics step, rad."""
+"""Maximum deviation of joints from their motion with the smallest physics step, rad."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 _IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 

@@ -17,9 +17,9 @@ _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 _CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 _SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
 _WILD = 1e3
-"""Position in a keyframe that no robot has, m or rad."""
+"""A position in a keyframe that no robot has, m or rad."""
 _LOW = 0.12
-"""How far above the lowest a limb may end and be a leg, as a part of the base's height."""
+"""Maximum height of a leg's end above the lowest one, as a fraction of the base's height."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,19 @@ class Foot:
     """The part of a leg that touches the ground."""
 
     name: str
-    """By its place: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``."""
+    """By its position: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``.
+    """
     body: str
     geoms: tuple[int, ...]
-    """Ids of the geoms that may touch the ground."""
+    """Ids of the geoms that can touch the ground."""
     center: np.ndarray
-    """The middle of the sole, or of the ball that it is, in the frame of the body, m."""
+    """The middle of the sole or of the ball, in the frame of the body, m."""
     down: np.ndarray
     """The direction of the ground in the frame of the body, when the foot stands flat."""
     radius: float
-    """Distance from `center` to the ground: that of a ball, and 0 for a sole."""
+    """Distance from `center` to the ground: the radius of a ball, 0 for a sole."""
     length: float
-    """Of the sole, along the robot, m; 0 for a ball."""
+    """Length of the sole, along the robot, m; 0 for a ball."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class Limb:
     joints: tuple[str, ...]
     """From the base to the end."""
     beside: tuple[str, ...]
-    """Joints that branch off: fingers, linkages."""
+    """Joints of branches: fingers, linkages."""
     end: str
     """The last body."""
     place: np.ndarray
-    """Of its end, in the frame of the base, m."""
+    """Position of its end, in the frame of the base, m."""
 
 
 class Tree:

@@ -23,9 +23,9 @@ class Resumption:
     file: Path
     """The saved state, a path that rank 0 can read."""
     same_environments: bool
-    """Whether environments continue as they were; else new episodes start."""
+    """Whether environments continue as they were; otherwise they start new episodes."""
     changed: tuple[str, ...]
-    """Flags that decide the results and differ from the run's."""
+    """Flags that influence the results and differ from the run's."""
     of_members: tuple[Path, ...] = ()
     """The saved state of each member of a population, instead of `file`."""
 
@@ -37,8 +37,8 @@ class Member:
     number: int
     """Its place in the population, from 0."""
     leaders: Rank | None
-    """This process among the first ranks of all members, each numbered as its member; None on the
-    other ranks of a member."""
+    """The group of the first ranks of all members, numbered like the members; None on the other
+    ranks of a member."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class SharedContext:
     """The part of a `RunContext` that is the same on all ranks; it is sent to them pickled."""
 
     run: Path
-    """The run directory, a population's with all of its members."""
+    """The run directory; for a population, the one that contains all members."""
     devices: tuple[str, ...]
-    """Device of each rank, for people."""
+    """Name of each rank's device, for the console."""
     resumption: Resumption | None = None
-    """How to resume a run; None to begin one."""
+    """How to resume a run; None for a new one."""
     evaluator: Devices | None = None
-    """Devices of a process that evaluates beside training; None for no such process."""
+    """Devices of the evaluator process; None without one."""
     members: tuple[tuple[int, ...], ...] = ()
     """The ranks of each member of a population; empty without one."""
 
@@ -65,7 +65,7 @@ class RunContext:
     """
 
     config: TrainConfig
-    """As it was given; a member's own hyper-parameters are in `Trainer.config`."""
+    """The given configuration; a member's own hyper-parameters are in `Trainer.config`."""
     rank: Rank
     console: StatusConsole
     """Where rank 0 shows its progress."""
@@ -133,6 +133,6 @@ class TrainingResult:
     checkpoint: Path | None
     """The last checkpoint that was written."""
     error: str | None
-    """Why the last checkpoint or the last metrics could not be written, or None if they were."""
+    """Why the last checkpoint or the last metrics could not be written; None if they were."""
     phases: dict[str, float] = field(default_factory=dict)
     """Mean seconds of an iteration in each phase on rank 0; empty without a timer."""

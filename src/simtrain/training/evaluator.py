@@ -30,10 +30,10 @@ from simtrain.training.graphs import StepGraph
 from simtrain.training.loop import rollout_threads
 
 CONFIDENCE = 0.95
-"""Probability that an interval holds the true value."""
+"""Probability that an interval contains the true value."""
 _CHECK_STEPS = 32
-"""Steps between two checks whether all episodes have ended; a check waits for the device. Before
-the first of them all kernels have been compiled."""
+"""Steps between two checks whether all episodes have ended, because a check waits for the device.
+All kernels have been compiled before the first check."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Evaluation:
     metrics: dict[str, list[float]]
     """The task's metrics."""
     warnings: dict[str, str]
-    """The engine's buffers that overflowed, by the flag that mends it."""
+    """Buffers of the engine that overflowed, by the flag that enlarges them."""
     kinds: dict[str, list[str]] = field(default_factory=dict)
-    """What kind of episode each was, by the metrics that have ``labels`` for their values."""
+    """The kind of each episode, by the metrics that have ``labels`` for their values."""
 
     @staticmethod
     def of_rows(rows: Tensor, env: Env) -> Evaluation:

@@ -34,7 +34,8 @@ class CheckedGraphs:
     """Graphs, or the reason why there are none."""
 
     refusal: str | None = None
-    """Why this rank has no graphs; None if it has, did not try yet, or only others refuse."""
+    """Why this rank has no graphs; None if it has, did not try yet, or only others refuse.
+    """
 
     def __init__(self, backend: GraphBackend) -> None:
         self._backend, self._graphs = backend, Graphs()

@@ -120,13 +120,13 @@ class Attempts:
     config: TrainConfig
     job: Job
     rank: Rank | None
-    """This process as the only rank; None for ranks in processes of their own."""
+    """This process as the only rank; None if ranks run in separate processes."""
     model: mujoco.MjModel
     run: Path
     console: TrainingConsole
     ends_process: bool = True
-    """Whether a second Ctrl-C ends this process, and so does the deadline of ``--grace-seconds``.
-    Else there is none, and a second Ctrl-C raises KeyboardInterrupt."""
+    """Whether a second Ctrl-C, and the deadline of ``--grace-seconds``, end this process. Otherwise
+    there is no deadline, and a second Ctrl-C raises KeyboardInterrupt."""
 
     def __post_init__(self) -> None:
         seconds, ends = self.config.grace_seconds, self.ends_process

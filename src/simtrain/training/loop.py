@@ -26,7 +26,7 @@ from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs import RolloutGraphs, UpdateGraphs, collect_transition
 
 MIN_EPISODES = 100
-"""Episodes that mean returns are taken over, at least, once so many have finished (as rsl_rl)."""
+"""Minimum number of episodes of a mean return, once so many have finished (as rsl_rl)."""
 
 Sums = dict[str, tuple[float, float]]
 """Name -> sum and count."""
@@ -321,12 +321,12 @@ class Report:
     """The numbers of an iteration, of one rank or of all."""
 
     sums: Sums
-    """Ranks may have different ones: a curriculum that has begun on one of them only, say."""
+    """Ranks may have different names, such as of a curriculum that has begun on one rank only."""
     maxima: dict[str, float]
     is_stopped: bool
     """Whether the user or the system asked to stop."""
     is_outdated: bool
-    """Whether graphs of rollouts must be made anew."""
+    """Whether graphs of rollouts must be made again."""
     warnings: tuple[str, ...]
 
     def of_all(self, rank: Rank) -> Report:

@@ -33,9 +33,9 @@ class PreparedJob(NamedTuple):
     config: TrainConfig
     job: Job
     model: MjModel
-    """The task's, compiled."""
+    """The task's compiled model."""
     saved: SavedRun | None
-    """The run that is resumed; None for a new one."""
+    """The resumed run; None for a new one."""
 
 
 def prepare_job(

@@ -23,7 +23,7 @@ from simtrain.training.context import Resumption
 
 NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
 FORMAT = 2
-"""Changes when a later simtrain could not continue what an earlier one saved."""
+"""Changes when simtrain can no longer continue what an earlier version saved."""
 _KINDS: dict[str, Any] = dict.fromkeys(("iteration", "env_steps", "steps", "threads"), int)
 _KINDS |= dict.fromkeys(("task", "model"), str) | {"ranks": list, "versions": dict[str, str]}
 _KINDS |= {"world_size": int, "save": list[int]} | dict.fromkeys(
@@ -43,13 +43,13 @@ class SavedRun:
     path: Path
     """The run directory."""
     file: Path
-    """Its newest state that is whole."""
+    """Its newest complete state."""
     content: dict[str, Any]
     """The state."""
     warnings: tuple[str, ...] = ()
-    """Newer states that are damaged, and newer runs that were passed over."""
+    """Newer states that are damaged, and newer runs that were skipped."""
     of_members: tuple[Path, ...] = ()
-    """The state of each member of a population; `file` is that of the one that is least far."""
+    """The state of each member of a population; `file` is that of the least trained one."""
 
     @property
     def iteration(self) -> int:

@@ -33,9 +33,9 @@ class SavedPolicy:
     content: dict[str, Any]
     """The checkpoint's content, see `simtrain.run.checkpoint`."""
     changed: bool = False
-    """Whether the configuration, in ``config.yaml``, is not that of the training."""
+    """Whether ``config.yaml`` differs from the configuration of the training."""
     ships: bool = False
-    """Whether it ships with its task."""
+    """Whether it is the shipped policy of its task."""
 
     @property
     def run(self) -> Path:

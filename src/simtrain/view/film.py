@@ -23,12 +23,12 @@ class Film(Protocol):
     title: str
     model: mujoco.MjModel
     data: mujoco.MjData
-    """The robot as it is in the frame that was shown last."""
+    """The robot in the frame that was shown last."""
     frames: int
     fps: float
     """Frames a second of the robot's time."""
     end_seconds: float
-    """For how long the last frame stays."""
+    """Time for which the last frame stays, s."""
 
     def show(self, frame: int) -> list[str]:
         """Set the positions of `data` to a frame; describe the frame in lines."""

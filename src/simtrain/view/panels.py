@@ -27,9 +27,8 @@ _NEWEST, _ALL = "newest", "all terms"
 _FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}
 _KEYS = ("IK", "JL", "UO")
-"""More and less of a command's entries: ahead and back, left and right, turn left and right.
-
-Others move the camera: viser has WASD, QE and the arrows."""
+"""Keys to raise and lower a command's entries: forward and backward, left and right, turning. Other
+keys move the camera: viser has WASD, QE and the arrows."""
 _COLORS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b",
     "#e377c2", "#7f7f7f", "#bcbd22", "#17becf", "#000000", "#ffbb78",
@@ -41,14 +40,14 @@ class Checkpoints:
     """The checkpoints of a run, which may still be training."""
 
     find: Callable[[], Sequence[Path]]
-    """Those that there are now, the newest last."""
+    """Finds the present checkpoints, the newest last."""
     load: Callable[[Path], str]
-    """Lets another policy act, in place; the page's title then. ConfigError, and no change, if it
+    """Loads another policy, in place; returns the page's title. ConfigError, and no change, if it
     cannot."""
     shown: Path
-    """Which one acts at first."""
+    """The checkpoint that acts at first."""
     follow: bool
-    """Whether the newest is to act, from the beginning on."""
+    """Whether the newest checkpoint acts, from the beginning."""
 
 
 class PolicyPanel:

@@ -15,7 +15,7 @@ from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 
 Act = Callable[[TensorDict, Tensor], Tensor]
-"""A policy: observations and whose episode begins, to actions, as `Policy` has them."""
+"""A policy: actions for observations, with a mask of episodes that begin, see `Policy`."""
 HISTORY_S = 10.0
 
 

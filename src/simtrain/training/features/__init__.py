@@ -24,7 +24,7 @@ class Iteration:
     metrics: dict[str, float]
     """TensorBoard tag -> value."""
     is_last: bool
-    """Whether training ends with it; the same on all ranks."""
+    """Whether training ends after this iteration; the same on all ranks."""
     is_stopped: bool = False
     """Whether the user or the system asked to stop on any rank."""
     warnings: tuple[str, ...] = ()
@@ -32,16 +32,16 @@ class Iteration:
     failures: Failures | None = None
     """Simulations of this rank that failed."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Seconds of each phase on this rank since the iteration before; empty without a timer."""
+    """Seconds of each phase on this rank since the previous iteration; empty without a timer."""
 
 
 class Feature(AbstractContextManager["Feature"]):
     """Base class of features: construct, `set_state` if resumed, enter, call, exit."""
 
     phase = "logging"
-    """The phase of an iteration that its time counts to."""
+    """The phase of an iteration to which its time is added."""
     main_rank_only = False
-    """Whether only rank 0 has it."""
+    """Whether only rank 0 has this feature."""
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Release what the feature holds; does nothing by default."""

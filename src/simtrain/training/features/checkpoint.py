@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from simtrain.training.loop import Trainer
 
 RETRY_SECONDS = 10.0
-"""Pause after a save that failed, before it is tried again."""
+"""Pause before a failed save is repeated."""
 SECONDS_APART = {"cpu": 0.0, "cuda": 30.0}
-"""Least time between saves without ``--save-interval``, by device: GPUs have short iterations."""
+"""Minimum time between saves without ``--save-interval``, by device: GPUs have short iterations."""
 LAST_SECONDS = 300.0
-"""How long the end of training waits for other ranks to write the state before."""
+"""Time that the end of training waits for other ranks to write the previous state."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PolicySnapshot:
     iteration: int
     env_steps: int
     config: TrainConfig
-    """The configuration that it was trained with; a population's members change theirs."""
+    """The configuration of the training; members of a population change theirs."""
     networks: dict[str, Any]
     """``save()`` of its algorithm, or a copy of it."""
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from simtrain.training.loop import Trainer
 
 LAST_SECONDS = 300.0
-"""How long the end of training waits for the last evaluation."""
+"""Time that the end of training waits for the last evaluation."""
 _RETURN = "eval_mean_return"
-"""Where the best checkpoint's ``infos`` have its mean return."""
+"""Key of the mean return in the ``infos`` of the best checkpoint."""
 
 
 class PeriodicEvaluation(Feature):

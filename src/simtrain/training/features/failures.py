@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from simtrain.training.loop import Trainer
 
 PATIENCE = 10
-"""Iterations in a row without anything learned, after which a run ends."""
+"""Consecutive iterations without learning after which a run ends."""
 MAX_DUMPS = 10
-"""Failed simulations that are recorded in a run, of each rank."""
+"""Maximum number of recorded failures of each rank in a run."""
 _STATES, _MODEL = "states.npz", "model.mjb"
 
 

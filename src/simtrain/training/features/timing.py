@@ -17,7 +17,7 @@ from simtrain.training.loop import Trainer
 
 TRACE = "trace.json"
 _FEWEST = 5
-"""Iterations whose phases are shown at the end; the first ones warm up."""
+"""Minimum number of iterations for the table at the end; the first ones warm up."""
 FIRST, LAST = 10, 12
 """The iterations that are traced, counted from the start of the command."""
 

@@ -30,7 +30,7 @@ SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "log": (math.log, math.exp),
     "complement": (lambda value: math.log(1.0 - value), lambda x: 1.0 - math.exp(x)),
 }
-"""Scale -> the function of a value that is drawn evenly, and its inverse."""
+"""Scale -> the function of a value that is drawn uniformly, and its inverse."""
 FACTOR = 1.2
 """A mutated hyper-parameter is multiplied or divided by this."""
 REDRAW = 0.1
@@ -48,7 +48,7 @@ class HyperParameter:
     low: float
     high: float
     scale: Scale = "linear"
-    """Over what it is drawn evenly: its value, its logarithm, or the logarithm of 1 minus it."""
+    """What is drawn uniformly: the value, its logarithm, or the logarithm of 1 minus it."""
     is_whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -83,7 +83,7 @@ _PPO = (
     *("desired_kl", "learning_rate", "entropy_coef", "clip_param", "num_learning_epochs"),
     *("gamma", "lam", "value_loss_coef", "max_grad_norm"),
 )
-"""Settings of PPO that an update reads anew; others shape networks and buffers."""
+"""Settings of PPO that each update reads again; the others determine networks and buffers."""
 _DEFAULTS = (
     HyperParameter("ppo.desired-kl", 0.003, 0.05, "log"),
     HyperParameter("ppo.learning-rate", 1e-4, 3e-3, "log"),
@@ -233,11 +233,11 @@ class Selection:
 
     kind: Literal["tournament", "truncation"] = "tournament"
     size: int = 2
-    """Members that are drawn for a tournament."""
+    """Number of random members in a tournament."""
     share: float = 0.25
-    """Of the worst, which copy from as many of the best, by truncation."""
+    """Fraction of the worst members, and of the best that they copy, by truncation."""
     grace: int = 0
-    """Iterations for which a member that was replaced is left alone."""
+    """Iterations for which a replaced member is not replaced again."""
 
     def __call__(
         self, candidates: Sequence[Candidate], rng: np.random.Generator

@@ -46,9 +46,9 @@ class Report:
     settings: Settings
     candidate: Candidate
     fitness: Estimate
-    """As the evaluation gives it, whether more or less of it is better."""
+    """The value of the evaluation, also if smaller is better."""
     ends: bool
-    """Whether its evaluation fulfils ``--until``."""
+    """Whether its evaluation meets ``--until``."""
 
 
 class ExchangeRecords:
