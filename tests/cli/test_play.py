@@ -44,6 +44,8 @@ MISTAKES = [
     ("", "name one run, checkpoint or task first"),
     ("cartpole-balanse", "no run, checkpoint or task cartpole-balanse (did you mean 'cartpole-ba"),
     (f"{TASK} --policy zero --videos out.mp4", "no flag --videos (did you mean '--video'"),
+    (f"{TASK} --headless", "no flag --headless; --video out.mp4 needs no display"),
+    (f"{TASK} --checkpoint_file a.pt", "no flag --checkpoint_file; the run or checkpoint comes"),
     (f"{TASK} --policy zero --video out.gif", "--video is out.gif; give a file that ends with"),
     (f"{TASK} --policy zero --video no/out.mp4", "cannot be written: no is not a folder"),
     (f"{TASK} --policy zero --viewer none", "--viewer none shows nothing; add --video out.mp4"),

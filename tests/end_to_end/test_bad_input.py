@@ -57,6 +57,7 @@ MISTAKES = [
     ),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
+    (f"{TASK} --wandb-project walks", "--wandb-project walks needs --logger wandb"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
     (
         f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",

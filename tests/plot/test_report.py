@@ -132,6 +132,16 @@ def test_a_slow_first_iteration_and_an_early_batch_do_not_set_the_scale(tmp_path
             assert (bottoms[seconds], tops[seconds] < 4.0) == (0.0, True)
 
 
+def test_the_numbers_beside_a_nearly_flat_curve_differ(tmp_path):
+    run = make_run(tmp_path / "run", [{"Policy/mean_std": 0.5 - 1e-4 * i} for i in range(5)])
+    panels = {ax.get_title(loc="left"): ax for ax in figure(run).axes}
+    axis = panels["Action noise (std)"].yaxis
+    low, high = axis.get_view_interval()
+    numbers = [axis.get_major_formatter()(tick) for tick in axis.get_majorticklocs()
+               if low <= tick <= high]  # fmt: skip
+    assert len(numbers) == len({*numbers}) > 2
+
+
 def test_a_member_that_is_lost_once_does_not_set_the_scale_of_fitness(tmp_path):
     run = make_run(tmp_path / "population", [], population_fitness="mean_return:max")
     lost = {"value": -400.0, "low": -401.0, "high": -399.0, "score": -400.0}

@@ -255,6 +255,27 @@ ARM = """<mujoco><compiler angle="radian"/><worldbody><body name="a"><joint name
 <geom size="0.01" mass="0.02"/></body></body></body></body></body></worldbody></mujoco>"""
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("", "<name> --model robot.xml"),
+        ("spot robots/spot.xml", "spot --model robots/spot.xml"),
+        ("--model spot.urdf", "<name> --model spot.urdf"),
+    ],
+)
+def test_the_command_to_type_has_the_name_and_the_model_that_were_given(words, command) -> None:
+    with pytest.raises(ConfigError, match=f"new {command}`"):
+        new(words.split())
+
+
+def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_path: Path) -> None:
+    base = '<worldbody><body name="base"><geom type="cylinder" size="0.05 0.06"/>'
+    on_a_base = ARM.replace("<worldbody>", base).replace("</worldbody>", "</body></worldbody>")
+    prepared = prepared_of(on_a_base, tmp_path)
+    assert prepared.touching == (("base", "a"),)
+    assert np.abs(prepared.home[1:3]).max() > 0.3
+
+
 def test_an_arm_gets_a_task_in_which_it_reaches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,10 @@ def new(arguments: Sequence[str]) -> int:
     names = [str(word) for word in words]
     config = parse_flags("simtrain new <name>", NewConfig(), flags)
     if len(names) != 1 or config.model is None:
-        raise ConfigError("say `uv run simtrain new <name> --model robot.xml`, or robot.urdf")
+        given = config.model or next((n for n in names if n.endswith((".xml", ".urdf"))), None)
+        name = next((n for n in names if n != given), "<name>")
+        model = shlex.quote(str(given or "robot.xml"))
+        raise ConfigError(f"say `uv run simtrain new {name} --model {model}`")
 
     # Only now, so that help and mistakes above do not wait for MuJoCo.
     import mujoco

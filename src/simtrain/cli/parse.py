@@ -21,7 +21,7 @@ from simtrain.limits import check, in_words
 ConfigT = TypeVar("ConfigT")
 MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 """How tyro makes flags of a configuration."""
-_OF_OTHERS = {
+_OTHERS_FOR_TRAIN = {
     "--headless": "training opens no window; `play RUN` shows a policy",
     "--livestream": "`play RUN` serves a page in the browser",
     "--enable-cameras": "--video True draws videos while it trains",
@@ -41,6 +41,16 @@ _OF_OTHERS = {
     "--stop-below": 'write --until "METRIC<=VALUE", such as "Eval/failure_rate<=0.01"',
 }
 """Flags that people know from other trainers or earlier versions, and what is here instead."""
+_OTHERS_FOR_PLAY = {
+    "--headless": "--video out.mp4 needs no display",
+    "--video-length": "--seconds is the length of the video, in s",
+    "--task": "the task or run comes first: `play <task>`",
+    "--agent": "--policy zero and --policy random act without a trained policy",
+    **dict.fromkeys(
+        ("--checkpoint", "--checkpoint-file", "--load-run", "--load-checkpoint"),
+        "the run or checkpoint comes first: `play logs/<task>/<run>`",
+    ),
+}
 # The words given for a flag, as tyro's messages about a value of the wrong kind quote them.
 _GIVEN = re.compile(r"'[^']*'(, '[^']*')*")
 
@@ -97,10 +107,11 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
         name = unknown[0].split("=", 1)[0]
-        here = _OF_OTHERS.get(name.replace("_", "-"))
-        if here is not None and "--until" in flags_of(config):
-            return f"there is no flag {name}; {here}"
-        return f"there is no flag {name}{did_you_mean(name, flags_of(config))}"
+        flags = flags_of(config)
+        others = _OTHERS_FOR_TRAIN if "--until" in flags else {}
+        others = _OTHERS_FOR_PLAY if "--policy" in flags else others
+        here = others.get(name.replace("_", "-"))
+        return f"there is no flag {name}{f'; {here}' if here else did_you_mean(name, flags)}"
     if (argument := getattr(event, "argument", None)) is None:
         return None
     name = str(argument.lowered.name_or_flags[-1])

@@ -87,5 +87,6 @@ def limit_y(ax: Axes, ranges: Sequence[tuple[float, float]]) -> None:
     low = min((low for low, _ in ranges), default=0.0)
     high = max((high for _, high in ranges), default=0.0)
     if low < high:
-        margin = 0.05 * (high - low)
-        ax.set_ylim(low - margin, high + margin)
+        # In a narrower range, the numbers at the ticks would be the same: they have three digits.
+        span = max(high - low, 0.05 * max(-low, high))
+        ax.set_ylim(0.5 * (low + high) - 0.55 * span, 0.5 * (low + high) + 0.55 * span)

@@ -54,9 +54,10 @@ def _stands(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     away = np.abs(qpos[guided.joints] - home[guided.joints])
     worst = prepared.robot.joints[int(away.argmax())]
     good = bool(np.isfinite(qpos).all()) and abs(sunk) < _SINKS * height and away.max() < _AWAY
-    text = f"{STANDS_S:.0f} s at home, its base upright by a guide: sinks {round(1e3 * sunk)} mm"
+    guide = f"its base upright by a guide: sinks {round(1e3 * sunk)} mm, "
+    text = f"{STANDS_S:.0f} s at home, {guide if prepared.robot.legs else ''}"
     is_slide = model.joint(worst).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
-    text = f"{text}, {worst} is {away.max():.2f} {'m' if is_slide else 'rad'} from home"
+    text = f"{text}{worst} is {away.max():.2f} {'m' if is_slide else 'rad'} from home"
     if not good:
         change = "lower" if prepared.timestep < _FINE else "raise the force range and"
         text = f"{text}; {change} the stiffness (kp) of its servos"
@@ -88,7 +89,7 @@ def _torques(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
         if servo.torque > 0.0
         and (needed := abs(torques[model.joint(servo.joint).dofadr[0]])) > _SATURATED * servo.torque
     ]
-    text = f"all below {_SATURATED:.0%} of their largest while it stands"
+    text = f"in the home pose, every joint needs less than {_SATURATED:.0%} of its largest torque"
     if full:
         text = f"holding home saturates {', '.join(full)}; raise the force range, or bend less"
     yield Finding("torques", not full, text)
@@ -117,7 +118,7 @@ def _contacts(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     if pairs:
         shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
         more = f" and {len(pairs) - 3} pairs more" if len(pairs) > 3 else ""
-        text = f"{shown}{more} touch at home: they collide no more; are their shapes right?"
+        text = f"{shown}{more} touch at home: their collisions are disabled; check their shapes"
     yield Finding("contacts", not pairs, text)
 
 
@@ -129,9 +130,9 @@ def _ranges(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
         value = prepared.home[joint.qposadr[0]]
         if model.jnt_limited[joint.id] and not low - 0.01 <= value <= high + 0.01:
             outside.append(f"{name} ({value:.2f} of {low:.2f} to {high:.2f})")
-    text = "of all joints contain the pose at home"
+    text = "the home pose is within the range of every joint"
     if outside:
-        text = f"home is outside of those of {', '.join(outside)}"
+        text = f"the home pose is outside the range of {', '.join(outside)}"
     yield Finding("ranges", not outside, text)
 
 
@@ -145,7 +146,7 @@ def _masses(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
             odd.append(f"the inertia of {name} is that of something larger than the robot")
         if own > 0.8 * mass and model.nbody > 3:
             odd.append(f"{name} weighs {own:.1f} of {mass:.1f} kg")
-    text = f"{mass:.1f} kg, no body with an inertia that cannot be"
+    text = f"{mass:.1f} kg, the inertia of every body is possible"
     yield Finding("masses", not odd, "; ".join(odd) or text)
 
 

@@ -34,6 +34,7 @@ from simtrain.robots.standing import (
     on_ground,
     stable_step,
     targets,
+    touching_bodies,
 )
 from simtrain.robots.tree import Foot, Limb
 
@@ -137,11 +138,16 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
 
 
 def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
-    """The pose, near the middle of the ranges, in which the tool can be moved most easily."""
+    """The pose, near the middle of the ranges, in which the tool can be moved most easily.
+
+    Poses with the fewest touching pairs of bodies are preferred: a fixed base and the first link
+    often touch in every pose, because MuJoCo excludes only contacts with a parent that moves.
+    """
     dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
     places, *bounds = ranges(model, arm.joints)
     low, high = np.clip(bounds, -3.2, 3.2)
-    data, best, site = mujoco.MjData(model), (-1.0, home), model.site("tool").id
+    data, site = mujoco.MjData(model), model.site("tool").id
+    best, best_home = (-np.inf, 0.0), home
     random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
     for _ in range(300):
         data.qpos[:] = home
@@ -149,9 +155,10 @@ def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
         mujoco.mj_fwdPosition(model, data)
         mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
         ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
-        if not data.ncon and data.site_xpos[site, 2] > 0.05 and ease > best[0]:
-            best = ease, data.qpos.copy()
-    return best[1]
+        quality = -len(touching_bodies(model, data)), ease
+        if data.site_xpos[site, 2] > 0.05 and quality > best:
+            best, best_home = quality, data.qpos.copy()
+    return best_home
 
 
 def _finish(

@@ -120,11 +120,16 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
     data = mujoco.MjData(model)
     data.qpos[:] = home
     mujoco.mj_fwdPosition(model, data)
-    bodies = {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
-    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in sorted(bodies))
+    bodies = sorted(touching_bodies(model, data))
+    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
     for one, two in pairs:
         spec.add_exclude(bodyname1=one, bodyname2=two)
     return pairs
+
+
+def touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> set[tuple[int, ...]]:
+    """Pairs of bodies that are in contact, by their numbers in ascending order."""
+    return {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:

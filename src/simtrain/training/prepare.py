@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import check_storable
 from simtrain.errors import ConfigError, flag
+from simtrain.limits import field_default
 from simtrain.sim import choose_engine
 from simtrain.training.features.conditions import check_evaluation_flags
 from simtrain.training.population.evolution import check_population_flags
@@ -66,6 +67,10 @@ def prepare_job(
     config.check_on_machine()
     check_evaluation_flags(config)
     check_population_flags(config)
+    if saved is None and config.logger != "wandb":
+        for name in ("wandb_project", "wandb_mode"):
+            if (value := getattr(config, name)) != field_default(TrainConfig, name):
+                raise ConfigError(f"{flag(name)} {value} needs --logger wandb")
 
     from simtrain.env.model import check_task
     from simtrain.launch.plan import plan_job
