@@ -134,7 +134,7 @@ def _saved_at(run: Path) -> float:
 def open_run(run: Path) -> SavedRun:
     """The newest complete state of a run; ConfigError, with the reason, if there is none.
 
-    For a population, the newest states of all members after the same exchange.
+    For a population, the newest states of all members after the same meeting.
     """
     members = sorted(run.glob(f"{MEMBERS}/[0-9]*"), key=lambda folder: int(folder.name))
     if not members:
@@ -145,17 +145,17 @@ def open_run(run: Path) -> SavedRun:
             )
         return saved
     with damage_as_config_error(f"a member's state in {run} is damaged"):
-        by_exchange = [
+        by_meeting = [
             {
-                int(saved.content["features"]["Population"]["exchange"]): saved
+                int(saved.content["features"]["Population"]["met"]): saved
                 for saved in reversed(_whole_states(member))
             }
             for member in members
         ]
-    common = set.intersection(*map(set, by_exchange))
+    common = set.intersection(*map(set, by_meeting))
     if not common:
         raise ConfigError(f"{run} cannot be resumed: its members have no state in common")
-    states = [saved[max(common)] for saved in by_exchange]
+    states = [saved[max(common)] for saved in by_meeting]
     return replace(
         min(states, key=lambda saved: saved.iteration),
         path=run,

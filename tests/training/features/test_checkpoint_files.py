@@ -139,6 +139,20 @@ def test_a_crafted_state_is_reported_and_the_one_before_is_taken(key, value, tmp
         open_run(tmp_path)
 
 
+def test_members_of_a_population_go_on_from_states_after_the_same_meeting(tmp_path):
+    """Not only after the same exchange: they also meet when they save."""
+    saves = {"0": [(2, 2), (4, 4)], "1": [(4, 4), (6, 6)], "2": [(4, 4), (5, 4)]}
+    for member, iterations in saves.items():
+        (tmp_path / "members" / member).mkdir(parents=True)
+        for iteration, met in iterations:
+            features = {"Population": {"met": met, "exchange": 0}}
+            content = {**state(iteration), "features": features}
+            write_resume_state(tmp_path / "members" / member, content)
+    saved = open_run(tmp_path)
+    assert [file.name for file in saved.of_members] == [NEWEST, PREVIOUS, NEWEST]
+    assert saved.iteration == 4
+
+
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
     run = run_of(tmp_path, 1)
     (run / NEWEST).rename(run / PREVIOUS)

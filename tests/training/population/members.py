@@ -29,7 +29,13 @@ from simtrain.config.train import TrainConfig
 from simtrain.launch.rank import Rank
 from simtrain.training.context import Resumption, RunContext, SharedContext
 from simtrain.training.evaluator import Evaluator
-from simtrain.training.resumption import can_resume, open_run
+from simtrain.training.resumption import (
+    NEWEST,
+    PREVIOUS,
+    can_resume,
+    open_run,
+    read_resume_state,
+)
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-balance"
@@ -156,6 +162,18 @@ def main(folder: Path, kills: int) -> None:
     # Each save compares the parameters of the ranks of a member, whose batches differ.
     pairs = replace(CONFIG, population=2, ranks_per_member=2, max_iterations=4)
     Members(folder / "pairs", pairs).until_end()
+    # Saves between two exchanges, of which a killed member lacks the newest.
+    seldom = replace(CONFIG, population_interval=6, save_interval=2)
+    Members(folder / "seldom", seldom).until_end()
+    run = folder / "seldom-killed"
+    members = Members(run, seldom)
+    own = [run / "members" / str(i) for i in range(3)]
+    wait_until(lambda: all((member / PREVIOUS).exists() for member in own))
+    members.kill()
+    if len({read_resume_state(member / NEWEST)["iteration"] for member in own}) == 1:
+        (own[1] / PREVIOUS).replace(own[1] / NEWEST)
+    Members(run, seldom).until_end()
+    check_numbers(run, folder / "seldom", "seldom")
 
 
 def lines_of(run: Path) -> int:

@@ -81,6 +81,7 @@ class Population(Feature):
         ppo = self._config.ppo
         dims = {name: tuple(getattr(ppo, name).hidden_dims) for name in trainer.ppo.networks}
         self._apply(Settings(values, dims))
+        self._met = 0  # the iteration of the last meeting, which all members passed
         self._exchange_before = 0  # the iteration of the last exchange
         self._replaced = 0  # the iteration at which this member was last replaced
         self._best = -math.inf  # the best fitness of any member so far, the larger the better
@@ -129,17 +130,20 @@ class Population(Feature):
         if not (is_meeting or is_stopped):
             return
         is_stopped, ends = self._meet(stopped=is_stopped)
-        if is_stopped and is_meeting:
+        if not is_stopped:
+            self._met = number
+            if ends or number % config.population_interval == 0:
+                ends = self._exchange(iteration, ends=ends)
+        elif is_meeting:
             # Those that stopped before come here when the run goes on.
             self._trainer.unfinished = iteration
-        elif not is_stopped and (ends or number % config.population_interval == 0):
-            ends = self._exchange(iteration, ends=ends)
         iteration.is_last = is_stopped or ends
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""
         return {
             **asdict(self._settings),
+            "met": self._met,
             "exchange": self._exchange_before,
             "replaced": self._replaced,
             "best": self._best,
@@ -151,6 +155,7 @@ class Population(Feature):
         """See `Feature.set_state`."""
         dims = {name: tuple(sizes) for name, sizes in state["hidden_dims"].items()}
         self._apply(Settings(state["values"], dims))
+        self._met = state["met"]
         self._exchange_before, self._replaced = state["exchange"], state["replaced"]
         self._best, self._ends = float(state["best"]), bool(state["ends"])
         self._saved = state
