@@ -102,6 +102,14 @@ def test_the_learning_rate_goes_to_its_end_in_equal_steps():
         roll_out(algorithm, 0)
         algorithm.update(progress=0.5)
     assert mine.learning_rate == pytest.approx(6e-3)
+    mine.set_hyper_parameter("learning_rate", 4e-3)  # as a population does: the first of the two
+    mine.set_hyper_parameter("num_learning_epochs", 1)
+    steady.set_hyper_parameter("learning_rate", 3e-3)
+    steady.set_hyper_parameter("num_learning_epochs", 1)
+    for algorithm in (mine, steady):
+        roll_out(algorithm, 0)
+        algorithm.update(progress=0.5)
+    assert mine.learning_rate == pytest.approx(3e-3)
     assert all(map(torch.equal, mine.actor.parameters(), steady.actor.parameters()))
 
 

@@ -147,7 +147,8 @@ def test_ppo_goes_on_with_a_students_actor(folder, capsys):
 
 MISTAKES = {
     "blind-cart --distillation.learning-rate 0.1": "--distillation.* sets how a student",
-    "blind-cart --teacher teacher --population 2": "--teacher does not go with --population",
+    "blind-cart --teacher teacher --population 2 --population-mutate ppo.gamma 0.9 0.95":
+    "--population-mutate ppo.gamma 0.9 0.95: the task has no number with this name",
     "blind-cart --teacher teacher --ppo.rnd.weight 1": "does not go with --teacher: a student has",
     "blind-cart --teacher teacher --distillation.gradient-length 3": "it must divide the 8 steps",
     "short-cart --teacher teacher": "--teacher teacher is of another task, cart: actor.speed is not"

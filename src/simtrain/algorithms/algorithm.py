@@ -87,6 +87,16 @@ class MiniBatchAlgorithm(ABC):
         """What `learn_mini_batch` changes and its next call depends on; not copies."""
         return [*self.optimizer.tensors(), self._losses]
 
+    @abstractmethod
+    def inherit(self, before: Any) -> None:
+        """Take over, in place, all but networks that learn from `before`, which this replaces."""
+
+    def set_hyper_parameter(self, name: str, value: float) -> None:
+        """Change a number of the configuration that an update reads anew, such as ``gamma``."""
+        setattr(self, name, value)
+        if name == "learning_rate":
+            self.optimizer.lr.fill_(value)
+
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:

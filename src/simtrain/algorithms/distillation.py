@@ -4,6 +4,8 @@ The mathematics are those of ``rsl_rl.algorithms.Distillation``, with one read-b
 mini-batch is `gradient_length` steps of all environments, one after another.
 """
 
+from typing import Any
+
 import torch
 from rsl_rl.algorithms import Distillation as RslDistillation
 from rsl_rl.models import MLPModel
@@ -61,6 +63,16 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
     def tensors(self) -> list[Tensor]:
         """See `MiniBatchAlgorithm.tensors`."""
         return [t for net in (self.actor, self.teacher) for t in net.state_dict().values()]
+
+    def inherit(self, before: Any) -> None:
+        """See `MiniBatchAlgorithm.inherit`."""
+        self.teacher.load_state_dict(before.teacher.state_dict())
+
+    def set_hyper_parameter(self, name: str, value: float) -> None:
+        """See `MiniBatchAlgorithm.set_hyper_parameter`; the first of two learning rates."""
+        super().set_hyper_parameter(name, value)
+        if name == "learning_rate":
+            self._rates = value, self._rates[1]
 
     @property
     def std(self) -> Tensor:

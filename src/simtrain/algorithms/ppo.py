@@ -201,11 +201,10 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         if self.rnd is not None:
             self.rnd.update_counter = state["rnd_steps"]
 
-    def set_hyper_parameter(self, name: str, value: float) -> None:
-        """Change a number of the configuration that an update reads anew, such as ``gamma``."""
-        setattr(self, name, value)
-        if name == "learning_rate":
-            self.optimizer.lr.fill_(value)
+    def inherit(self, before: Any) -> None:
+        """See `MiniBatchAlgorithm.inherit`."""
+        self.rnd = before.rnd
+        self.set_hyper_parameter("learning_rate", before.learning_rate)
 
     def _normalize(self, advantages: Tensor) -> None:
         """Subtract each row's mean and divide by its standard deviation, of all ranks, in place."""

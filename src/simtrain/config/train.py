@@ -290,8 +290,6 @@ class TrainConfig(LaunchFlags):
             if cfg != DistillationCfg():
                 text = "--distillation.* sets how a student learns from a teacher"
                 raise ConfigError(f"{text}; add --teacher, its run or checkpoint")
-        elif self.population is not None:
-            raise ConfigError("--teacher does not go with --population, whose members learn by PPO")
         elif steps % cfg.gradient_length:
             text = f"--distillation.gradient-length is {cfg.gradient_length}; it must divide the"
             raise ConfigError(f"{text} {steps} steps of a rollout (--num-steps-per-env)")

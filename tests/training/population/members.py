@@ -36,6 +36,7 @@ from simtrain.training.resumption import (
     open_run,
     read_resume_state,
 )
+from simtrain.training.transfer import with_teacher
 from simtrain.training.worker import run_worker
 
 TASK = "cartpole-balance"
@@ -174,6 +175,14 @@ def main(folder: Path, kills: int) -> None:
         (own[1] / PREVIOUS).replace(own[1] / NEWEST)
     Members(run, seldom).until_end()
     check_numbers(run, folder / "seldom", "seldom")
+    students = with_teacher(replace(CONFIG, teacher=str(expected)))
+    Members(folder / "students", students).until_end()
+    run = folder / "students-killed"
+    members = Members(run, students)
+    wait_until(lambda: lines_of(run) >= 3)
+    members.kill()
+    Members(run, students).until_end()
+    check_numbers(run, folder / "students", "students")
 
 
 def lines_of(run: Path) -> int:

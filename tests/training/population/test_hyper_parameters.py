@@ -33,6 +33,15 @@ def test_the_target_of_the_adaptive_schedule_evolves_and_not_the_learning_rate()
     assert "ppo.desired-kl" not in names
 
 
+def test_a_students_own_settings_evolve():
+    student = config_of("--teacher run --population 2")
+    names = [each.flag for each in hyper_parameters(student)]
+    assert names == ["distillation.learning-rate", "distillation.num-learning-epochs"]
+    flags = "--population-mutate distillation.max-grad-norm 0.1 1 log"
+    clipped = config_of(f"--teacher run --population 2 --distillation.max-grad-norm 1 {flags}")
+    assert [each.flag for each in hyper_parameters(clipped)] == ["distillation.max-grad-norm"]
+
+
 def test_flags_name_what_evolves_and_over_what_it_is_drawn():
     config = config_of(
         "--population 2 --population-mutate ppo.entropy-coef 1e-4 0.05 log "
@@ -87,6 +96,11 @@ MISTAKES = [
     (f"{MUTATE} num-envs 64 128", "the task has no number with this name"),
     (f"{MUTATE} ppo.num-mini-batches 2 8", "ppo.num-mini-batches is fixed once environments"),
     (f"{MUTATE} env.timestep 0.001 0.01", "env.timestep is fixed once environments and networks"),
+    (f"{MUTATE} distillation.learning-rate 0.1 1", "the task has no number with this name"),
+    (
+        f"--teacher run {MUTATE} distillation.gradient-length 2 4",
+        "distillation.gradient-length is fixed once environments",
+    ),
     (f"{MUTATE} ppo.gamma 0.99 0.9", "the first bound must be below the second"),
     (f"{MUTATE} ppo.gamma low 0.9", "its bounds must be numbers"),
     (f"{MUTATE} ppo.gamma 0.9 1.5", "ppo.gamma is 1.5; it must be 1 or less"),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from simtrain.cli.report import report
@@ -41,7 +42,7 @@ def test_populations_that_are_killed_or_stopped_go_on_as_if_nothing_had_happened
     output = (folder / "output").read_text().splitlines()
     assert len([line for line in output if line.startswith("killed after")]) == 4
     assert any("during another" in line for line in output)
-    assert output[-2:] == ["stopped", "seldom"]
+    assert output[-2:] == ["stopped", "seldom", "students"]
 
 
 def test_members_of_two_ranks_learn_from_both_of_their_batches(folder):
@@ -50,6 +51,25 @@ def test_members_of_two_ranks_learn_from_both_of_their_batches(folder):
     first, second = (read_checkpoint(path) for path in paths)
     assert first["infos"]["env_steps"] == 4 * 8 * 4 * 2
     assert first["infos"]["config_sha256"] != second["infos"]["config_sha256"]
+
+
+def test_students_keep_their_teacher_while_their_networks_and_settings_evolve(folder):
+    teacher = read_checkpoint(folder / "uninterrupted" / "best.pt")["actor_state_dict"]
+    sizes, rates = set(), set()
+    for member in (folder / "students" / "members").iterdir():
+        content = read_checkpoint(member / f"model_{ITERATIONS}.pt")
+        assert content["teacher_state_dict"].keys() == teacher.keys()
+        for name, tensor in content["teacher_state_dict"].items():
+            assert torch.equal(tensor, teacher[name])
+        weights = [t for n, t in content["student_state_dict"].items() if n.endswith("weight")]
+        sizes.add(sum(tensor.numel() for tensor in weights))
+        for line in (member / "metrics.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            rate = row["Population/distillation.learning-rate"]
+            assert row["Loss/learning_rate"] == pytest.approx(rate)
+            rates.add(rate)
+    assert len(sizes) > 1
+    assert len(rates) > 3
 
 
 def test_a_report_shows_the_population_and_the_curves_of_its_members(folder, tmp_path, capsys):

@@ -283,7 +283,7 @@ class Population(Feature):
         if (config.ppo.actor, config.ppo.critic) != (before.actor, before.critic):
             with forked_randomness(0, trainer.rank.device):
                 algorithm = self._make_algorithm(config)
-            algorithm.rnd = trainer.ppo.rnd
+            algorithm.inherit(trainer.ppo)
         if learned is not None:
             state = unpacked(learned)
             algorithm.set_state(state["learner"])
@@ -291,10 +291,10 @@ class Population(Feature):
             for tensor in algorithm.hidden_states():  # they are those of another network
                 tensor.zero_()
         for name, value in settings.values.items():
-            if name.startswith("ppo."):
-                algorithm.set_hyper_parameter(name.removeprefix("ppo.").replace("-", "_"), value)
-            else:
+            if name.startswith("env."):
                 trainer.env.set_parameter(*term_parameter(self._config, name), value)
+            else:
+                algorithm.set_hyper_parameter(name.split(".")[1].replace("-", "_"), value)
         self._settings = settings
         trainer.set_ppo(algorithm, config)  # also ends graphs, which hold the numbers of before
 
@@ -312,7 +312,6 @@ class Population(Feature):
         }
         dims = {name: morphism.hidden_sizes(grown) for name, grown in layers.items()}
         self._apply(replace(self._settings, hidden_dims=dims))
-        self._trainer.ppo.set_hyper_parameter("learning_rate", before.learning_rate)
         for name, network in self._trainer.ppo.networks.items():
             state = before.networks[name].state_dict()
             rest = {key: value for key, value in state.items() if not key.startswith("mlp.")}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -79,11 +79,15 @@ class HyperParameter:
         return int(value) if self.is_whole else value
 
 
-_PPO = (
-    *("desired_kl", "learning_rate", "entropy_coef", "clip_param", "num_learning_epochs"),
-    *("gamma", "lam", "value_loss_coef", "max_grad_norm"),
-)
-"""Settings of PPO that each update reads again; the others determine networks and buffers."""
+_SETTINGS = {
+    "ppo": (
+        *("desired_kl", "learning_rate", "entropy_coef", "clip_param", "num_learning_epochs"),
+        *("gamma", "lam", "value_loss_coef", "max_grad_norm"),
+    ),
+    "distillation": ("learning_rate", "num_learning_epochs", "max_grad_norm"),
+}
+"""Settings of the algorithm that each update reads again; the others determine networks and
+buffers."""
 _DEFAULTS = (
     HyperParameter("ppo.desired-kl", 0.003, 0.05, "log"),
     HyperParameter("ppo.learning-rate", 1e-4, 3e-3, "log"),
@@ -92,6 +96,8 @@ _DEFAULTS = (
     HyperParameter("ppo.num-learning-epochs", 2, 8, is_whole=True),
     HyperParameter("ppo.gamma", 0.95, 0.998, "complement"),
     HyperParameter("ppo.lam", 0.9, 0.99, "complement"),
+    HyperParameter("distillation.learning-rate", 1e-4, 3e-3, "log"),
+    HyperParameter("distillation.num-learning-epochs", 2, 8, is_whole=True),
 )
 
 
@@ -129,7 +135,8 @@ def hyper_parameters(config: TrainConfig) -> tuple[HyperParameter, ...]:
     """The numbers that evolve; ConfigError if one is unknown, is fixed, or has invalid bounds."""
     if not config.population_mutate:
         unused = "learning-rate" if config.ppo.schedule == "adaptive" else "desired-kl"
-        return tuple(default for default in _DEFAULTS if default.flag != f"ppo.{unused}")
+        own = [each for each in _DEFAULTS if each.flag.startswith(_algorithm(config))]
+        return tuple(default for default in own if default.flag != f"ppo.{unused}")
     return tuple(_parse(config, words) for words in config.population_mutate)
 
 
@@ -146,12 +153,16 @@ def term_parameter(config: TrainConfig, name: str) -> tuple[str, str]:
 
 
 def _numbers(config: TrainConfig) -> dict[str, tuple[tuple[str, ...], float]]:
-    """The numbers of the task and of PPO by their flags without dashes, with their places."""
+    """The task's and the algorithm's numbers by their flags without dashes, with their places."""
     return {
         flag(*path).removeprefix("--"): (path, value)
         for path, value in leaves(config).items()
-        if path[0] in ("ppo", "env") and type(value) in (int, float)
+        if path[0] in (_algorithm(config), "env") and type(value) in (int, float)
     }
+
+
+def _algorithm(config: TrainConfig) -> str:
+    return "ppo" if config.teacher is None else "distillation"
 
 
 def _parse(config: TrainConfig, words: tuple[str, ...]) -> HyperParameter:
@@ -182,16 +193,15 @@ def _parse(config: TrainConfig, words: tuple[str, ...]) -> HyperParameter:
         raise ConfigError(f"{text}: no two whole numbers lie between its bounds")
     for bound in (low, high):
         try:
-            changed = with_overrides(config, {name: int(bound) if is_whole else bound})
-            replace(changed, population=None).check()
+            with_overrides(config, {name: int(bound) if is_whole else bound}).check()
         except ConfigError as error:
             raise ConfigError(f"{text}: {error}") from error
     return HyperParameter(name, low, high, cast(Scale, scale), is_whole)
 
 
 def _is_changeable(config: TrainConfig, path: tuple[str, ...]) -> bool:
-    if path[0] == "ppo":
-        return len(path) == 2 and path[1] in _PPO
+    if path[0] in _SETTINGS:
+        return len(path) == 2 and path[1] in _SETTINGS[path[0]]
     if len(path) == 4 and path[1] == "rewards" and path[3] == "weight":
         return True
     if len(path) != 5 or path[3] != "params":
