@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
+import onnx
 import pytest
 import torch
 from motions import write_clip
+from onnx import helper, numpy_helper
 from random_policy import random_policy
 from tiny_task import tiny_task
 from torch import Tensor
@@ -32,13 +36,14 @@ from simtrain import (
     TerminationTermCfg,
     mdp,
 )
+from simtrain.deployment import verify
 from simtrain.deployment.conditions import AS_TRAINED, find_conditions
 from simtrain.deployment.export import export_policy
 from simtrain.deployment.run_policy import Policy
 from simtrain.deployment.verify import Verifier
 from simtrain.env.env import Env
 from simtrain.env.reading import read_as
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, ExportError
 from simtrain.training.saved_policy import SavedPolicy
 
 JOINTS = ("left_slide", "left_hinge", "right_slide", "right_hinge")
@@ -323,6 +328,68 @@ def test_a_strange_model_is_refused_in_a_line(before, after, says, made, tmp_pat
     model.write_text(model.read_text().replace(before, after, 1))
     with pytest.raises(ConfigError, match=says) as error:
         find_conditions(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def _endless(graph: onnx.GraphProto) -> None:
+    """Add 0, which a loop of 2**62 rounds gives, to the targets."""
+    scalar = partial(helper.make_tensor_value_info, shape=[])
+    whole, truth, real = onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["on"], ["go_on"]),
+            helper.make_node("Add", ["x", "x"], ["y"]),
+        ],
+        "body",
+        [scalar("i", whole), scalar("on", truth), scalar("x", real)],
+        [scalar("go_on", truth), scalar("y", real)],
+    )
+    values = {"rounds": np.array(2**62), "always": np.array(True), "zero": np.float32(0.0)}
+    graph.initializer.extend(numpy_helper.from_array(np.array(v), n) for n, v in values.items())
+    _add_to_targets(graph, helper.make_node("Loop", [*values], ["extra"], body=body))
+
+
+def _huge(graph: onnx.GraphProto) -> None:
+    """Add the sum of 2**33 zeros, 32 GiB, to the targets."""
+    graph.initializer.append(numpy_helper.from_array(np.array([2**33]), "shape"))
+    zeros = helper.make_node("ConstantOfShape", ["shape"], ["zeros"])
+    _add_to_targets(graph, zeros, helper.make_node("ReduceSum", ["zeros"], ["extra"], keepdims=0))
+
+
+def _elsewhere(graph: onnx.GraphProto) -> None:
+    """Add numbers from a file elsewhere to the targets."""
+    tensor = numpy_helper.from_array(np.zeros(1, np.float32), "extra")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../numbers")
+    graph.initializer.append(tensor)
+    _add_to_targets(graph)
+
+
+def _add_to_targets(graph: onnx.GraphProto, *nodes: onnx.NodeProto) -> None:
+    for node in graph.node:
+        node.output[:] = ["own" if name == "targets" else name for name in node.output]
+    graph.node.extend([*nodes, helper.make_node("Add", ["own", "extra"], ["targets"])])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_endless, "a step takes more than 2 s"),
+        (_huge, "Failed to allocate memory"),
+        (_elsewhere, "External data path escapes model directory"),
+    ],
+)
+def test_a_strange_graph_ends_in_a_line(change, says, made, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(verify, "_MOST_SECONDS", 2)
+    (tmp_path / "numbers").write_bytes(bytes(4))
+    folder = tmp_path / "exported"
+    _copy(made[1], folder, lambda told: None)
+    model = onnx.load(folder / "robot.onnx")
+    change(model.graph)
+    onnx.save(model, folder / "robot.onnx")
+    with pytest.raises(ExportError, match=f"the exported policy does not run: .*{says}") as error:
+        Verifier(made[0], 1)(folder)
     assert "\n" not in str(error.value)
 
 

@@ -17,8 +17,11 @@ names the binary file of another model of the robot, its base, and the `columns`
 import copy
 import json
 import os
+import resource
+import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,9 @@ class Loop:
     def __init__(self, folder: Path, job: Job) -> None:
         self.job, self.settings = job, json.loads(str(job["settings"]))
         self.condition = self.settings["condition"]
+        with suppress(ValueError):  # ours is lower already
+            resource.setrlimit(resource.RLIMIT_DATA, (self.settings["memory"],) * 2)
+        self._begin_step()
         self.policy = DisturbedPolicy(folder, self.condition.get("noise", False))
         self.other = self.condition.get("other")
         self.columns: dict[str, Any] = {} if self.other is None else self.other["columns"]
@@ -121,6 +127,7 @@ class Loop:
             driven = robot.about["actuators"]
             late = [robot.data.ctrl[driven]] * self.condition.get("delay", 0)
             for step in range(self.settings["steps"]):
+                self._begin_step()
                 for field, values in states.items():
                     getattr(robot.data, field)[:] = values[step, episode]
                 if states:
@@ -136,6 +143,10 @@ class Loop:
                     rows = self.result.setdefault(name, np.zeros(shape, np.float32))
                     rows[step, episode] = value
         return self.result
+
+    def _begin_step(self) -> None:
+        """From now on, seconds of the processor are counted; too many end this process."""
+        signal.setitimer(signal.ITIMER_PROF, self.settings["seconds_of_step"])
 
     def _simulate(self, robot: MeasuringRobot, targets: np.ndarray) -> dict[str, Any]:
         robot.write_command(targets)

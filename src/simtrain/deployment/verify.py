@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,7 @@ _STEPS, _EPISODES = 100, 8  # whose observations and targets are compared
 _STATE = ("qpos", "qvel", "sensordata")  # in which they are
 _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
 _ROUGHLY = 0.02  # of the mean where the ground is seen, m
+_MOST_SECONDS, _MOST_MEMORY = 40, 4 * 2**30  # of a step, by the processor; of all steps
 _ROUND = 20  # episodes at a time, until the part that is kept is known to ± _MARGIN
 _MARGIN = 0.02
 _LOOP = Path(__file__).with_name("closed_loop.py")
@@ -216,6 +218,8 @@ class _ClosedLoop:
             "fields": [field for field, _ in entries_of(env.sim.state(), "data")],
             "discardvisual": model.ngeom != env.model.ngeom,
             "steps": env.max_episode_length,
+            "seconds_of_step": _MOST_SECONDS,
+            "memory": _MOST_MEMORY,
         }
 
     def play(self, condition: Condition, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -261,7 +265,9 @@ class _ClosedLoop:
             os.close(ends)
             os.close(mine)
         if process.returncode != 0:
-            last = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (process.stderr.strip().splitlines() or ["it crashes"])[-1]
+            if process.returncode == -signal.SIGPROF:
+                last = f"a step takes more than {_MOST_SECONDS} s"
             raise ExportError(f"the exported policy does not run: {last}")
         with np.load(files[1]) as result:
             return dict(result)
