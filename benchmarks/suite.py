@@ -191,7 +191,8 @@ def main() -> int:
     registry = discover()
     tasks = [name for name in registry.tasks if name.startswith(f"{options.suite}-")]
     if not tasks:
-        lacking = [t for name, t in registry.missing.items() if name.startswith(options.suite)]
+        own = options.suite or "-"
+        lacking = [text for name, text in registry.missing.items() if name.startswith(own)]
         text = f"they need {lacking[0]}" if lacking else "`uv run simtrain list-tasks` lists all"
         raise ConfigError(f"there are no tasks {options.suite}-…; {text}")
     trainings = [training for task in tasks for training in trainings_of(task, options)]
@@ -222,8 +223,10 @@ def trainings_of(task: str, options: Options) -> list[Training]:
         words += ["--logger", "none", *shlex.split(options.flags)]
     except ValueError as error:
         raise ConfigError(f"--flags {options.flags} are no words: {error}") from error
-    config, _, _, _ = prepare_training(discover(quiet=True).find(task), words)
-    iterations = config.iterations(1)
+    config, job, _, _ = prepare_training(discover(quiet=True).find(task), words)
+    if config.until is not None:
+        raise ConfigError("--until does not go with a suite: it trains each task to its end")
+    iterations = config.iterations(job.world_size // job.members)
     config.eval_interval = config.eval_interval or max(1, iterations // EVALUATIONS)
     words += ["--eval-interval", str(config.eval_interval)]
     trainings = []

@@ -82,6 +82,7 @@ def test_a_file_gives_back_what_was_written_unless_it_is_damaged(tmp_path):
         (["--json", "gone/a.json"], "gone"),
         (["--flags='"], "are no words: No closing quotation"),
         (["--flags=--resume latest"], "--resume does not go with a suite"),
+        (["--flags=--until mean_return>3 --eval-interval 5"], "--until does not go with a suite"),
     ],
 )
 def test_a_mistake_in_the_flags_is_told_before_any_training(

@@ -274,10 +274,11 @@ def read_seed(
     if not evaluations:
         return None, is_over
     tags = {comparison.name: comparison.tag for comparison in condition.comparisons}
-    compared = tuple(
-        replace(one, values={n: one.values[tag] for n, tag in tags.items() if tag in one.values})
-        for one in evaluations
-    )
+    with damage_as_config_error(f"{run} is damaged"):
+        compared = tuple(
+            checked(replace(e, values={n: e.values[t] for n, t in tags.items() if t in e.values}))
+            for e in evaluations
+        )
     reached_at = holds.index(True) if any(holds) else None
     seed = int(runs[0].config["seed"])
     return SeedResult(seed, str(shown_path(run)), runs[0].commit, reached_at, compared), is_over

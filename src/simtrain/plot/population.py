@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simtrain.files import damage_as_config_error
 from simtrain.plot.curves import color, usual_range
 from simtrain.plot.panels import FAINT, band, counts_on_x, legend_beside, limit_y, numbers_on, sheet
 from simtrain.run.directory import read_config_file
@@ -28,7 +29,12 @@ def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
 
 
 def draw_population(run: Path) -> Figure:
-    """The picture of a population's run; ConfigError if its files are damaged."""
+    """The picture of a population's run, which has an exchange; ConfigError if it is damaged."""
+    with damage_as_config_error(f"the population {run} is damaged"):
+        return _draw(run)
+
+
+def _draw(run: Path) -> Figure:
     fitness = read_config_file(run)["config"].get("population_fitness", "").partition(":")[0]
     exchanges, path = read_lineage(run), run.resolve()
     names = list(exchanges[0]["members"][0]["values"])

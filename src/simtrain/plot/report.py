@@ -23,7 +23,7 @@ from simtrain.plot.panels import as_file
 from simtrain.plot.population import draw_population
 from simtrain.plot.runs import draw_runs, evaluated_tags
 from simtrain.run.directory import PICTURE
-from simtrain.run.logged import Axis, Run, last, members_of, read_run
+from simtrain.run.logged import Axis, Run, last, members_of, read_lineage, read_run
 
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 Summary = Callable[[np.ndarray], Any]
@@ -50,6 +50,7 @@ def draw_report(
     loads the page again after this number of seconds.
     """
     tasks = group_runs(runs)
+    populations = [run for run in populations if read_lineage(run)]  # others had no exchange yet
     pictures = {run.resolve().name: as_file(draw_population(run)) for run in populations}
     sections = [_section(task, groups) for task, groups in tasks.items()]
     for name, png in pictures.items():
@@ -70,6 +71,8 @@ def draw_finished(run: Path, say: Callable[[str], None]) -> None:
     """Write the picture of a run, or of a population, to its directory; report a failure."""
     try:
         if members_of(run):
+            if not read_lineage(run):
+                return
             figure = draw_population(run)
         else:
             figure = draw_runs(group_runs([read_run(run)]), "env_steps")

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from simtrain.errors import ConfigError
-from simtrain.files import damage_as_config_error, read_yaml, written_whole
+from simtrain.files import check_path, damage_as_config_error, read_yaml, written_whole
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
 PICTURE = "report.png"  # of its curves
@@ -33,6 +33,7 @@ def check_folder(folder: Path, flag: str) -> None:
 
 def check_file(path: Path, flag: str) -> None:
     """Raise ConfigError if `path`, which `flag` names, cannot be written into its folder."""
+    check_path(path, flag)
     if not path.parent.is_dir():
         raise ConfigError(f"{flag} {path} cannot be written: {path.parent} is not a folder")
     if path.is_dir():

@@ -92,7 +92,8 @@ class Run:
 def members_of(run: Path) -> list[Path]:
     """The folders of a population's members, in order; none if the run is of no population."""
     folders = (run / MEMBERS).glob("[0-9]*") if (run / LINEAGE).exists() else ()
-    return sorted(folders, key=lambda folder: int(folder.name))
+    members = (folder for folder in folders if folder.name.isdecimal())
+    return sorted(members, key=lambda folder: int(folder.name))
 
 
 def read_run(path: Path) -> Run:
@@ -131,10 +132,8 @@ def read_run(path: Path) -> Run:
 def read_lineage(run: Path) -> list[dict[str, Any]]:
     """The exchanges of a population's run, in order; ConfigError if the file is damaged."""
     path = run / LINEAGE
-    try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read, or is damaged: {error}") from error
+    with damage_as_config_error(f"{path} is damaged"):
+        return [json.loads(line) for line in read_file(path, "").splitlines()]
 
 
 def last(values: np.ndarray) -> float:
