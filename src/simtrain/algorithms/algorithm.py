@@ -95,7 +95,7 @@ class MiniBatchAlgorithm(ABC):
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""
         setattr(self, name, value)
         if name == "learning_rate":
-            self.optimizer.lr.fill_(value)
+            self.learning_rate = float(self.optimizer.lr.fill_(value))
 
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
