@@ -89,7 +89,7 @@ class MiniBatchAlgorithm(ABC):
 
     @abstractmethod
     def inherit(self, before: Any) -> None:
-        """Take over, in place, all but networks that learn from `before`, which this replaces."""
+        """Copy what `before`, the same algorithm, has besides the networks that learn; in place."""
 
     def set_hyper_parameter(self, name: str, value: float) -> None:
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""

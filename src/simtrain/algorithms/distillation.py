@@ -69,7 +69,7 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         self.teacher.load_state_dict(before.teacher.state_dict())
 
     def set_hyper_parameter(self, name: str, value: float) -> None:
-        """See `MiniBatchAlgorithm.set_hyper_parameter`; the first of two learning rates."""
+        """See `MiniBatchAlgorithm.set_hyper_parameter`; it sets the first of two learning rates."""
         super().set_hyper_parameter(name, value)
         if name == "learning_rate":
             self._rates = value, self._rates[1]

@@ -145,7 +145,7 @@ class Loop:
         return self.result
 
     def _begin_step(self) -> None:
-        """From now on, seconds of the processor are counted; too many end this process."""
+        """Restart the timer that ends this process if a step takes too much processor time."""
         signal.setitimer(signal.ITIMER_PROF, self.settings["seconds_of_step"])
 
     def _simulate(self, robot: MeasuringRobot, targets: np.ndarray) -> dict[str, Any]:

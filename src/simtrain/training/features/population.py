@@ -81,7 +81,7 @@ class Population(Feature):
         ppo = self._config.ppo
         dims = {name: tuple(getattr(ppo, name).hidden_dims) for name in trainer.ppo.networks}
         self._apply(Settings(values, dims))
-        self._met = 0  # the iteration of the last meeting, which all members passed
+        self._met = 0  # the iteration of the last meeting of all members
         self._exchange_before = 0  # the iteration of the last exchange
         self._replaced = 0  # the iteration at which this member was last replaced
         self._best = -math.inf  # the best fitness of any member so far, the larger the better
