@@ -111,7 +111,7 @@ def test_a_killed_rank_ends_the_job_with_the_command_to_resume(start):
     assert " on cpu was killed: Signal 9 (SIGKILL)" in job.output
     assert "Traceback" not in job.output
     relative = job.run.relative_to(job.folder)
-    assert f"to go on: uv run train {TASK} --resume {relative}" in job.output
+    assert f"to resume: uv run train {TASK} --resume {relative}" in job.output
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_a_signal_stops_training_after_saving(number, code, start):
     assert job.output.count(f"{number.name}: stopping after this iteration, within 100 s") == 1
     assert f"stopped by {number.name}; the policy so far is saved" in job.output
     relative = job.run.relative_to(job.folder)
-    assert f"to go on:   uv run train user-pendulum --resume {relative}" in job.output
+    assert f"to resume:  uv run train user-pendulum --resume {relative}" in job.output
     assert "Traceback" not in job.output
 
 
@@ -52,7 +52,7 @@ def test_a_stuck_run_ends_after_its_grace_and_names_the_last_checkpoint(number, 
     assert job.output.splitlines()[-2:] == [
         f"error: told to stop by {number.name}, the run could not finish its iteration and save "
         f"within 0.5 s (--grace-seconds); the last checkpoint is {run}/model_2.pt",
-        f"to go on: uv run train user-pendulum --resume {run}",
+        f"to resume: uv run train user-pendulum --resume {run}",
     ]
 
 

@@ -43,7 +43,7 @@ def report(arguments: Sequence[str]) -> int:
             try:
                 _write(paths, config.output, refresh=_SECONDS)
             except NothingLoggedError as error:
-                print(f"{error}; it is waited for", file=sys.stderr)
+                print(f"{error}; waiting for it", file=sys.stderr)
             time.sleep(_SECONDS)
     for line in _write(paths, config.output):
         print(line)

@@ -274,8 +274,8 @@ def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
             body.inertia = np.full(3, max(body.mass, 1e-3) * 1e-4)  # of a ball of 1.6 cm
             mended.append(body.name)
     if mended:
-        text = f"inertias that cannot be, of {', '.join(mended[:5])}"
-        source.notes.append(f"{text}: they are those of a ball of 1.6 cm now")
+        text = f"impossible inertias of {', '.join(mended[:5])}"
+        source.notes.append(f"{text}: replaced by that of a ball of 1.6 cm")
     compiler.balanceinertia = True
     compiler.boundmass = max(compiler.boundmass, 1e-4)
     compiler.boundinertia = max(compiler.boundinertia, 1e-8)

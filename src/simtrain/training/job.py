@@ -93,7 +93,7 @@ def run_job(
             if attempts.is_ending.is_set():
                 threading.Event().wait()  # another thread ends the process, and has said why
             if command := attempts.resume_command():
-                console.say(f"to go on: {command}")
+                console.say(f"to resume: {command}")
             raise
     if result.phases:
         from simtrain.training.features.timing import phase_table
@@ -220,7 +220,7 @@ class Attempts:
             if any(videos.glob("*.mp4")):
                 say(f"videos:     {shown(videos)}")
         if received is not None and (command := self.resume_command()):
-            say(f"to go on:   {command}")
+            say(f"to resume:  {command}")
         if self.config.logger == "tensorboard":
             say(f"curves:     uv run tensorboard --logdir {shlex.quote(str(path.parent))}")
 
@@ -250,7 +250,7 @@ class Attempts:
         if saved := model_paths(self.run) or model_paths(self.run / MEMBERS / "0"):
             last = f"the last checkpoint is {shown(saved[-1])}"
             if command := self.resume_command():
-                last += f"\nto go on: {command}"
+                last += f"\nto resume: {command}"
         print(f"{message}; {last}", file=sys.stderr, flush=True)
         _exit(code)
 

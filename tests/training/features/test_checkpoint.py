@@ -127,7 +127,7 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
         records.go_on.set()
     assert names(tmp_path) == ["model_1.pt", "model_3.pt", "resume.previous.pt", "resume.pt"]
     (line,) = context.console.lines  # type: ignore[attr-defined]
-    assert "is left out, for the disk is slower than --save-interval" in line
+    assert "is left out: the disk is slower than --save-interval" in line
 
 
 def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(

@@ -168,7 +168,7 @@ class Checkpoint(Feature):
 
     def _say_left_out(self, iteration: int, reason: str) -> None:
         name = model_path(self._context.run, iteration).name
-        self._context.console.say(f"warning: {name} is left out, for {reason}")
+        self._context.console.say(f"warning: {name} is left out: {reason}")
 
     def _state(self, save: list[int]) -> dict[str, Any]:
         """Copies of the training state, of which ranks other than 0 copy only their own part.

@@ -141,7 +141,7 @@ class PeriodicEvaluation(Feature):
             self._say_once(
                 "failure",
                 f"warning: the evaluator process is gone: {failure}. "
-                "Training goes on without evaluation"
+                "Training continues without evaluation"
                 + (f'; --until "{condition}" will not end it' if lost else ""),
             )
         return metrics
