@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import mujoco
@@ -102,6 +103,21 @@ def test_g1_walks_as_the_person_without_sliding(g1: Humanoid, person: Person) ->
     assert np.abs(standing[:, 2]).max() < 0.01
     runs = np.split(standing, np.flatnonzero(np.diff(np.flatnonzero(person.stands[side])) > 1) + 1)
     assert max(np.ptp(run[:, :2], axis=0).max() for run in runs) < 0.02
+
+
+def test_a_foot_that_points_down_in_the_air_does_not_pull_the_base(
+    g1: Humanoid, person: Person
+) -> None:
+    at = dict(person.at)
+    for side, away in (("left", 0.03), ("right", -0.03)):
+        swings = ~person.stands[side]
+        at[f"{side}_toe"] = at[f"{side}_toe"].copy()
+        at[f"{side}_toe"][swings] = at[f"{side}_ankle"][swings] + [-0.01, away, -0.16]
+    person = dataclasses.replace(person, at=at)
+    qpos = solve(g1, targets_of(person, g1), person.fps)
+    figures = check_motion(clip_of(g1.model, "walk", 50.0, qpos), g1.model)
+    forces = next(figure for figure in figures if figure.name == "acceleration without a force")
+    assert forces.value < 0.02
 
 
 def test_described_by_tree_and_places(g1: Humanoid) -> None:

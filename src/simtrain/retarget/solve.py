@@ -9,12 +9,13 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from simtrain.errors import ConfigError
-from simtrain.motion.check import posed
 from simtrain.motion.clip import root_body
+from simtrain.motion.forces import posed
 from simtrain.retarget.humanoid import Humanoid, Point
 from simtrain.retarget.steps import Targets
 
 _SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG, _POSTURE = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5, 0.03
+_IN_THE_AIR, _LANDING = 0.1, 0.04  # part of a sole's costs; s
 _FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
 _CONVERGED = 1e-3  # rad or m
 _SPEED = 12.0  # rad/s
@@ -91,6 +92,13 @@ def _solve(
         side: mink.FrameTask(sole.body, "body", _SOLE, _SOLE_TURN if sole.length else 0.0)
         for side, sole in robot.soles.items()
     }
+    # A foot in the air must not pull the base where its leg cannot reach.
+    costs = {
+        side: _IN_THE_AIR
+        + (1.0 - _IN_THE_AIR)
+        * gaussian_filter1d(stands.astype(float), _LANDING * fps, mode="nearest")
+        for side, stands in targets.stands.items()
+    }
     segments = {
         name: _Direction(a, b, _LEG if name.endswith(("knee", "ankle")) else _LIMB)
         for name, (a, b) in robot.segments.items()
@@ -111,6 +119,8 @@ def _solve(
         for side, task in soles.items():
             sole, (centers, turns) = robot.soles[side], targets.soles[side]
             turned = turns[i] @ sole.rotation.T
+            task.set_position_cost(_SOLE * costs[side][i])
+            task.set_orientation_cost(_SOLE_TURN * costs[side][i] if sole.length else 0.0)
             task.set_target(_pose(turned, centers[i] - turned @ sole.center))
         for name, segment in segments.items():
             segment.target = targets.directions[name][i]

@@ -16,6 +16,7 @@ _LONGEST, _SINKING = 0.975, 0.06  # of a leg, from hip to ankle; s
 _TALL, _MOST_LEAN = 0.08, 0.15  # of a leg; rad
 _ROLLED = (-0.2, 0.3)  # rad; how far a sole that touches the floor is pitched, at most
 _FLAT = 0.12  # rad
+_LEVEL = 0.8  # of its usual length above the floor; a foot that is seen shorter has no heading
 _CLEARANCE = 0.02  # m; of a foot in the middle of a step
 
 
@@ -108,9 +109,10 @@ def _sole_path(
     foot = person.at[f"{side}_toe"] - person.at[f"{side}_ankle"]
     yaw = np.unwrap(np.arctan2(foot[:, 1], foot[:, 0]))
     level = np.linalg.norm(foot[:, :2], axis=1)
-    if (steep := level < 0.3 * np.median(level)).any() and not steep.all():
-        frames = np.arange(len(yaw))  # toes that point down have no heading
+    if (steep := level < _LEVEL * np.median(level)).any() and not steep.all():
+        frames = np.arange(len(yaw))  # the heading of toes that point down is not known
         yaw = np.interp(frames, frames[~steep], yaw[~steep])
+        yaw = gaussian_filter1d(yaw, 0.04 * person.fps, mode="nearest")
     stands, pitch = person.stands[side], person.pitch[side] * bool(sole.length)
     ankle = scale * person.at[f"{side}_ankle"] + aside
     ankle[:, 2] = sole.ankle[2] + scale * (person.at[f"{side}_ankle"][:, 2] - person.ankle_height)
