@@ -12,9 +12,10 @@ import numpy as np
 from scipy.spatial import ConvexHull
 
 from simtrain.motion.clip import MotionClip, qpos_of
+from simtrain.motion.forces import TOUCH, joint_torques, posed
 
-_TOUCH = 0.005  # m
 _SLIDE, _SLOW = 0.1, 0.15  # m/s
+_MISSING = 0.3  # of the robot's weight
 _EDGE = 0.01  # m; what touches at a line or a point has some width
 
 
@@ -37,7 +38,8 @@ class Figure:
 
 def check_motion(clip: MotionClip, model: mujoco.MjModel) -> list[Figure]:
     """All figures of a motion of a `load_robot` model."""
-    return [*_joint_figures(clip, model), *_floor_figures(clip, model), _jump(clip)]
+    shown = *_joint_figures(clip, model), *_floor_figures(clip, model), _unsupported(clip, model)
+    return [*shown, _jump(clip)]
 
 
 def _joint_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
@@ -60,7 +62,7 @@ def _floor_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
         parts, points, heights = bodies.max(axis=1), data.contact.pos, data.contact.dist
         np.maximum.at(depth[i], parts[on_floor], -heights[on_floor])
         np.maximum.at(collision[i], parts[~on_floor], -heights[~on_floor])
-        touching = on_floor & (heights < _TOUCH)
+        touching = on_floor & (heights < TOUCH)
         if touching.any():
             stands += 1
             speed[i] = _slowest(clip, i, parts[touching], points[touching], heights[touching])
@@ -88,29 +90,19 @@ def _slowest(
     return float(min(sliding[place] for place in lowest))
 
 
-def posed(model: mujoco.MjModel, qpos: np.ndarray) -> Iterator[tuple[mujoco.MjData, np.ndarray]]:
-    """The robot at each of `qpos`, ``(frames, nq)``, and its contacts' bodies ``(contacts, 2)``.
-
-    The centre of mass is ``data.subtree_com[0]``.
-    """
-    data, margins = mujoco.MjData(model), model.geom_margin.copy()
-    floor = model.geom_bodyid == 0
-    model.geom_margin[floor] = np.maximum(margins[floor], 2 * _TOUCH)
-    try:
-        for data.qpos in qpos:
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            mujoco.mj_collision(model, data)
-            yield data, model.geom_bodyid[data.contact.geom].reshape(-1, 2)
-    finally:
-        model.geom_margin[:] = margins
-
-
 def _outside(standing: np.ndarray) -> float:
     """How far the centre of mass is beside what stands, ``(points, 2)`` from it, m."""
     corners = _EDGE * np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
     sides = ConvexHull((standing[:, None] + corners).reshape(-1, 2)).equations
     return max(0.0, float(sides[:, 2].max()))
+
+
+def _unsupported(clip: MotionClip, model: mujoco.MjModel) -> Figure:
+    """How often the base is accelerated by more than the floor, gravity and the limbs can."""
+    missing = np.linalg.norm(joint_torques(clip, model)[0][:, :3], axis=1)
+    missing /= mujoco.mj_getTotalmass(model) * np.linalg.norm(model.opt.gravity)
+    where = f"up to {missing.max():.2f} of the weight, frame {missing.argmax()}"
+    return _share("acceleration without a force", missing > _MISSING, 0.1, where)
 
 
 def _jump(clip: MotionClip) -> Figure:

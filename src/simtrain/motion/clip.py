@@ -281,7 +281,7 @@ def qpos_of(clip: MotionClip, model: mujoco.MjModel) -> np.ndarray:
     return np.concatenate(parts, axis=1, dtype=np.float64)
 
 
-def _qvel_of(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
+def qvel_of(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
     """Velocities of positions ``(frames, nq)`` by ``mj_differentiatePos``: ``(frames, nv)``.
 
     In each frame it is the mean of the differences to the frame before and the frame after.
@@ -300,7 +300,7 @@ def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> M
     its file is half as large.
     """
     qpos = np.concatenate((_rounded(qpos[:, :3], 17), qpos[:, 3:7], _rounded(qpos[:, 7:], 17)), 1)
-    qvel = _qvel_of(model, qpos, fps)
+    qvel = qvel_of(model, qpos, fps)
     data, frames = mujoco.MjData(model), []
     for data.qpos, data.qvel in zip(qpos, qvel, strict=True):
         mujoco.mj_kinematics(model, data)
