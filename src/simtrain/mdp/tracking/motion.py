@@ -11,6 +11,7 @@ import torch
 
 from simtrain.config.tasks import find_beside_tasks
 from simtrain.env.commands import CommandTerm, Frame
+from simtrain.env.control.transmission import find_driving
 from simtrain.env.names import find_base, find_joints
 from simtrain.env.randomness import Draws
 from simtrain.env.reading import mirrored_as
@@ -57,6 +58,9 @@ class MotionCommand(CommandTerm):
     `joint_position_range`, rad. `bodies` are the compared bodies; `anchor` is the one of them with
     which targets are moved along.
 
+    With `feedforward`, actions with this command as their `reference` are also relative to what
+    the servos need for the torques of the motion, see `simtrain.motion.forces`.
+
     Frames are drawn uniformly (``uniform``), or more often where episodes failed (``adaptive``): a
     motion is divided into bins of `bin_s` seconds. A bin is drawn in proportion to its failure
     rate, the number of failures divided by the control steps in it, and a fraction `uniform_share`
@@ -78,6 +82,7 @@ class MotionCommand(CommandTerm):
     pose_range: Ranges | None = None
     velocity_range: Ranges | None = None
     joint_position_range: Bounds = (0.0, 0.0)
+    feedforward: bool = False
     bin_s: Annotated[float, Limits(1e-3)] = 1.0
     uniform_share: Fraction = 0.1
     failure_rate: Annotated[float, Limits(1e-9, 1.0)] = 0.001
@@ -86,7 +91,7 @@ class MotionCommand(CommandTerm):
 
     def __post_init__(self, env: Env) -> None:
         self._env, device = env, env.device
-        clips = _load(self.files, env.model, env.step_dt)
+        self._clips = clips = _load(self.files, env.model, env.step_dt)
         self.clips = tuple(clip.name for clip in clips)
         """Names of the motions."""
         self._names = clips[0].joint_names
@@ -162,12 +167,22 @@ class MotionCommand(CommandTerm):
         env.sim.write("qvel", joint_vel, mask, self._joints.qvel)
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
-        """See `CommandTerm.reference`: joint positions of the motion."""
+        """See `CommandTerm.reference`: joint positions of the motion, maybe with `feedforward`."""
         if unknown := [name for name in joints.names if name not in self._names]:
             raise ConfigError(f"the motion does not say where {unknown[0]!r} is")
         places = torch.tensor([self._names.index(name) for name in joints.names])
-        places, initial = places.to(self._env.device), self._env.initial_qpos[joints.qpos]
-        return lambda: self.command[:, places] - initial
+        env, places = self._env, places.to(self._env.device)
+        if not self.feedforward:
+            initial = env.initial_qpos[joints.qpos]
+            return lambda: self.command[:, places] - initial
+        from simtrain.motion.forces import servo_offsets  # SciPy's optimization takes time to load
+
+        servos = find_driving(env.model, "joint", joints.names, "feedforward", "position")
+        offsets = np.concatenate([servo_offsets(clip, env.model, servos) for clip in self._clips])
+        rows = torch.as_tensor(offsets, dtype=torch.float32, device=env.device)
+        # Targets are relative to those of the initial state, which may hold the robot's weight.
+        rows = rows - env.initial_targets[servos]
+        return lambda: self.command[:, places] + rows.index_select(0, self._frame)
 
     def describe(self) -> dict[str, Any]:
         """See `CommandTerm.describe`: the anchor, and the first frame of each motion."""
