@@ -75,6 +75,15 @@ def test_what_is_no_run_is_told(tmp_path, trained_run):
         find_policy(tmp_path)
 
 
+def test_for_a_task_without_a_shipped_policy_the_newest_run_is_named(here):
+    task = "go1-velocity-rough"
+    for name in ("2026-11-21_15-12-28", "2026-11-22_09-00-00"):
+        (here / "logs" / task / name).mkdir(parents=True)
+        (here / "logs" / task / name / "config.yaml").touch()
+    with pytest.raises(ConfigError, match=f"its newest run is logs/{task}/2026-11-22_09-00-00$"):
+        find_policy(Path(task))
+
+
 def test_a_checkpoint_of_another_task_or_network_is_told(tmp_path, trained_run):
     run = copied(trained_run, tmp_path, "balance", "swingup")
     with pytest.raises(ConfigError, match="is of the task 'cartpole-balance', but is in a run"):

@@ -99,9 +99,14 @@ def no_run(path: Path) -> ConfigError:
     """The error for a path that is no run directory; it names the newest run below it."""
     if not path.exists():
         return ConfigError(f"there is no run {path}")
-    runs = sorted(file.parent for deep in ("*", "*/*") for file in path.glob(f"{deep}/config.yaml"))
-    hint = f"; the newest run below it is {runs[-1]}" if runs else ""
+    hint = f"; the newest run below it is {run}" if (run := newest_run(path)) else ""
     return ConfigError(f"{path} is no run directory: it has no config.yaml{hint}")
+
+
+def newest_run(path: Path) -> Path | None:
+    """The newest run one or two folders below `path`, a task's or all tasks'; None without one."""
+    runs = sorted(file.parent for deep in ("*", "*/*") for file in path.glob(f"{deep}/config.yaml"))
+    return runs[-1] if runs else None
 
 
 def versions() -> dict[str, str]:

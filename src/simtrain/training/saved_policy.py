@@ -19,7 +19,7 @@ from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import damage_as_config_error
 from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_paths, read_checkpoint
-from simtrain.run.directory import no_run, read_config_file
+from simtrain.run.directory import newest_run, no_run, read_config_file
 
 _OWN = ("rsl_rl", "simtrain")  # packages whose classes may be imported by their names
 
@@ -85,6 +85,8 @@ def find_policy(path: Path) -> Path:
         raise no_run(path)
     if task is not None:
         way = f"`uv run train {task.name}` trains one, to be named by its run"
+        if run := newest_run(Path("logs", task.name)):
+            way = f"its newest run is {run}"
         raise ConfigError(f"no trained policy ships with the task {task.name}; {way}")
     near = did_you_mean(str(path), discover().tasks)
     raise ConfigError(f"there is no run, checkpoint or task {path}{near}")
