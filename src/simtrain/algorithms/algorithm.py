@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from rsl_rl.models import MLPModel
 from tensordict import TensorDict
@@ -95,7 +96,8 @@ class MiniBatchAlgorithm(ABC):
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""
         setattr(self, name, value)
         if name == "learning_rate":
-            self.learning_rate = float(self.optimizer.lr.fill_(value))
+            self.optimizer.lr.fill_(value)
+            self.learning_rate = float(np.float32(value))  # as stored, without reading the device
 
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True

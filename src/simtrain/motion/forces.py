@@ -42,7 +42,9 @@ def joint_torques(clip: MotionClip, model: mujoco.MjModel) -> tuple[np.ndarray, 
     """
     qpos = qpos_of(clip, model)
     window = min(round(_WINDOW_S * clip.fps), len(qpos) - 1) // 2 * 2 + 1
-    velocities = savgol_filter(qvel_of(model, qpos, clip.fps), window, min(2, window - 1), axis=0)
+    velocities = savgol_filter(
+        qvel_of(model, qpos, clip.fps), window, min(2, window - 1), axis=0, mode="nearest"
+    )
     accelerations = np.gradient(velocities, 1.0 / clip.fps, axis=0)
     forces = np.zeros_like(velocities)
     weights = np.repeat([1.0, _TORQUE_WEIGHT], 3)

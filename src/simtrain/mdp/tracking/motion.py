@@ -170,19 +170,19 @@ class MotionCommand(CommandTerm):
         """See `CommandTerm.reference`: joint positions of the motion, maybe with `feedforward`."""
         if unknown := [name for name in joints.names if name not in self._names]:
             raise ConfigError(f"the motion does not say where {unknown[0]!r} is")
+        env = self._env
         places = torch.tensor([self._names.index(name) for name in joints.names])
-        env, places = self._env, places.to(self._env.device)
-        if not self.feedforward:
-            initial = env.initial_qpos[joints.qpos]
-            return lambda: self.command[:, places] - initial
-        from simtrain.motion.forces import servo_offsets  # SciPy's optimization takes time to load
+        targets, initial = self._of_joints.rows[:, places], env.initial_qpos[joints.qpos]
+        if self.feedforward:
+            from simtrain.motion.forces import servo_offsets  # SciPy's optimization loads slowly
 
-        servos = find_driving(env.model, "joint", joints.names, "feedforward", "position")
-        offsets = np.concatenate([servo_offsets(clip, env.model, servos) for clip in self._clips])
-        rows = torch.as_tensor(offsets, dtype=torch.float32, device=env.device)
-        # Targets are relative to those of the initial state, which may hold the robot's weight.
-        rows = rows - env.initial_targets[servos]
-        return lambda: self.command[:, places] + rows.index_select(0, self._frame)
+            servos = find_driving(env.model, "joint", joints.names, "feedforward", "position")
+            offsets = [servo_offsets(clip, env.model, servos) for clip in self._clips]
+            targets = targets + torch.as_tensor(np.concatenate(offsets)).to(targets)
+            # Initial targets may differ from the positions, to hold the robot's weight.
+            initial = env.initial_targets[servos]
+        targets = targets - initial
+        return lambda: targets.index_select(0, self._frame)
 
     def describe(self) -> dict[str, Any]:
         """See `CommandTerm.describe`: the anchor, and the first frame of each motion."""
