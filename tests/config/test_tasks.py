@@ -252,3 +252,9 @@ def test_what_belongs_to_no_known_user_is_skipped_without_root_too(here, capsys,
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     assert ("mine" in discover().tasks) == (mine == 0)  # root's own are everybody's
     assert ("skipping" in capsys.readouterr().err) == (mine != 0)
+
+
+def test_a_working_directory_that_was_removed_is_reported(here):
+    here.rmdir()
+    with pytest.raises(ConfigError, match="the working directory was removed"):
+        discover(quiet=True)

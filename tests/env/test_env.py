@@ -15,6 +15,7 @@ from simtrain import (
 )
 from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import ActionTerm
+from simtrain.errors import ConfigError
 
 
 def test_a_step_runs_in_the_order_of_the_design():
@@ -168,3 +169,12 @@ def test_reset_starts_a_new_episode_everywhere():
     assert env.episode_length_buf.tolist() == [0, 0]
     assert env.rewards.episode_sums.abs().sum() == 0.0
     assert env.actions.abs().sum() == 0.0
+
+
+def test_another_default_dtype_is_refused_before_anything_is_computed():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ConfigError, match=r"is torch.float64, and it must be float32"):
+            tiny_env()
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -159,7 +159,11 @@ def _folders() -> Iterator[tuple[Path, bool]]:
         if not folder.is_dir():
             raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
         yield folder, True
-    here, package = Path.cwd(), Path(__file__).resolve().parents[1]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the working directory was removed; change to another one") from error
+    package = Path(__file__).resolve().parents[1]
     parents = dict.fromkeys((here, *here.parents), False)
     parents = {**parents, package.parents[1]: True, package: True}
     for parent, is_trusted in parents.items():

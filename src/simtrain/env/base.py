@@ -42,6 +42,9 @@ class BaseEnv:
     """Simulations of a task's model, and the state of the terms."""
 
     def __init__(self, cfg: TaskCfg, num_envs: int, engine: EngineCfg) -> None:
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            advice = "call torch.set_default_dtype(torch.float32)"
+            raise ConfigError(f"torch's default dtype is {dtype}, and it must be float32: {advice}")
         self.cfg, self.num_envs = cfg, num_envs
         self.device = torch.device(engine.device)
         self.model: mujoco.MjModel = compile_model(cfg)
