@@ -175,7 +175,8 @@ def main(folder: Path, kills: int) -> None:
         (own[1] / PREVIOUS).replace(own[1] / NEWEST)
     Members(run, seldom).until_end()
     check_numbers(run, folder / "seldom", "seldom")
-    students = with_teacher(replace(CONFIG, teacher=str(expected)))
+    growing = replace(CONFIG, population_mutations=(0.0, 0.4, 0.0, 0.6))
+    students = with_teacher(replace(growing, teacher=str(expected)))
     Members(folder / "students", students).until_end()
     run = folder / "students-killed"
     members = Members(run, students)
