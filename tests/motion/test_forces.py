@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mujoco
 import numpy as np
 import pytest
 import torch
 from robot import XML, make_robot, standing
 
 from simtrain.api import make_env
+from simtrain.errors import ConfigError
 from simtrain.motion.clip import clip_of
 from simtrain.motion.forces import joint_torques, servo_offsets
 
@@ -59,6 +61,13 @@ def test_servos_lead_by_the_torque_and_the_damping_within_their_limits(tmp_path)
     assert offsets[:, 1] == pytest.approx(15 / 2000)
     on_floor = servo_offsets(_clip(model, standing(model)), model, [0, 1])
     assert on_floor[:, 0] == pytest.approx(-trunk * G / 2 / 2000, rel=0.01)
+
+
+def test_motors_whose_forces_are_computed_otherwise_are_refused(tmp_path):
+    model = make_robot(tmp_path, SERVOS)
+    model.actuator_biastype[1] = mujoco.mjtBias.mjBIAS_DCMOTOR.value
+    with pytest.raises(ConfigError, match="not for dcmotor"):
+        servo_offsets(_clip(model, standing(model)), model, [0, 1])
 
 
 def test_zero_actions_follow_a_motion_of_the_g1_closely_by_feedforward():

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.signal import savgol_filter
 
+from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip, qpos_of, qvel_of
 
 TOUCH = 0.005
@@ -21,8 +22,10 @@ def servo_offsets(clip: MotionClip, model: mujoco.MjModel, actuators: list[int])
 
     A servo with the gain kp and the damping kv needs the target q + (torque + kv velocity) / kp.
     The force is limited to that of the actuator. Each of `actuators` drives one joint. Shape:
-    ``(frames, actuators)``.
+    ``(frames, actuators)``. ConfigError for DC motors, whose forces are not computed like this.
     """
+    if (model.actuator_biastype[actuators] != mujoco.mjtBias.mjBIAS_AFFINE.value).any():
+        raise ConfigError("feedforward is for position actuators, and not for dcmotor")
     dofs = model.jnt_dofadr[model.actuator_trnid[actuators, 0]]
     gear, gain = model.actuator_gear[actuators, 0], model.actuator_gainprm[actuators, 0]
     torques, velocities = joint_torques(clip, model)

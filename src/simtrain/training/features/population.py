@@ -2,7 +2,7 @@
 
 A member is an ordinary training; this feature, on each of its ranks, connects it with the others.
 Members meet at exchanges and at saves, so that there are always saved states of all members after
-the same exchange. In an exchange, all members are evaluated with the same seeds and compute the
+the same meeting. In an exchange, all members are evaluated with the same seeds and compute the
 same decisions (`evolution`): which member copies which, and how it is mutated. A copy includes
 networks, normalizers, optimizer, hyper-parameters and curricula; environments do not change. The
 first ranks of the members, their leaders, communicate with each other.
