@@ -26,6 +26,7 @@ from simtrain.env.model import check_task, evaluation_task
 from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip
 from simtrain.sim import EngineCfg
+from simtrain.training.evaluator import Evaluator
 
 MODEL = walker_model().compile()
 BODIES = ("base", "left_leg", "right_leg")
@@ -199,6 +200,19 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
         assert env.terminations.time_outs.tolist() == ended
         motion.resample(dones)
         motion.update()
+
+
+def test_motions_held_out_are_followed_in_evaluations_only(files):
+    kinds = {"clip": MetricTermCfg(mdp.motion_clip, reduce="last", command="motion")}
+    task = _task(files[:1], held_out=files[1:])
+    task.metrics = kinds
+    for sampling in ("adaptive", "uniform", "start"):
+        task.commands["motion"].params["sampling"] = sampling
+        env = Env(task, 200, EngineCfg())
+        assert not env.commands.terms["motion"].clip().any()
+    evaluated = Evaluator(evaluation_task(task), 5, engine=EngineCfg())
+    assert evaluated.env.commands.terms["motion"].clip().tolist() == [0, 1, 0, 1, 0]
+    assert evaluated.env.metrics.terms[0].function.labels == ("0", "1 (held out)")
 
 
 def test_adaptive_sampling_begins_where_episodes_failed_and_evenly_beside(files):

@@ -68,16 +68,19 @@ class MotionCommand(CommandTerm):
     each step. A failure also counts for the `kernel` - 1 previous bins, each with a weight smaller
     by `kernel_decay`.
     With ``start``, each environment starts its motion at the first frame, without an offset.
-    Evaluations and viewers use ``start``.
+    Evaluations and viewers use ``start``, and also follow the motions in the files `held_out`, in
+    which no training episode starts.
     """
 
     is_driven = False
-    in_evaluation: ClassVar[dict[str, Any]] = {"sampling": "start"}
+    in_evaluation: ClassVar[dict[str, Any]] = {"sampling": "start", "follow_held_out": True}
 
     env: InitVar[Env]
     files: tuple[str, ...]
     bodies: Entities
     anchor: str
+    held_out: tuple[str, ...] = ()
+    follow_held_out: bool = False
     sampling: Sampling = "adaptive"
     pose_range: Ranges | None = None
     velocity_range: Ranges | None = None
@@ -91,9 +94,10 @@ class MotionCommand(CommandTerm):
 
     def __post_init__(self, env: Env) -> None:
         self._env, device = env, env.device
-        self._clips = clips = _load(self.files, env.model, env.step_dt)
+        self._clips = clips = _load(self.files, self.held_out, env.model, env.step_dt)
         self.clips = tuple(clip.name for clip in clips)
-        """Names of the motions."""
+        """Names of the motions, those held out last."""
+        self._followed = len(clips if self.follow_held_out else self.files)
         self._names = clips[0].joint_names
         self._joints = find_joints(env.model, self._names, device)
         self.anchor_index = self.bodies.names.index(self.anchor)
@@ -104,13 +108,13 @@ class MotionCommand(CommandTerm):
         self._of_joints = _Table([(clip.joint_pos, clip.joint_vel) for clip in clips], device)
         self._of_root = _Table([clip.of_bodies(root) for clip in clips], device)
         self._of_bodies = _Table([_with_matrices(*c.of_bodies(places)) for c in clips], device)
-        lengths = torch.tensor(frames := [clip.frames for clip in clips])
+        lengths = torch.tensor([clip.frames for clip in clips])
         ends = lengths.cumsum(0)
         of_frame = torch.repeat_interleave(torch.arange(len(clips)), lengths)
         self._clip_of = of_frame.to(device)
         self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
-        size = self.bin_s / env.step_dt
-        self._bins = _Bins(frames, size, self.kernel, self.kernel_decay, device)
+        trained, size = lengths[: len(self.files)].tolist(), self.bin_s / env.step_dt
+        self._bins = _Bins(trained, size, self.kernel, self.kernel_decay, device)
         # Failures and control steps in each bin.
         self._failures = env.variable("failures", torch.zeros(2, len(self._bins.starts)))
         self._frame = env.buffer("frame", reset=None, dtype=torch.long)
@@ -130,7 +134,7 @@ class MotionCommand(CommandTerm):
         for ranges in ("pose_range", "velocity_range"):
             by_axis(params.get(ranges) or {})
         find_base(model)
-        _load(params["files"], model, step_dt)
+        _load(params["files"], params.get("held_out", ()), model, step_dt)
 
     def resample(self, mask: Tensor) -> None:
         """Start new episodes in `mask`: draw a frame and set the robot to it, in place."""
@@ -262,7 +266,7 @@ class MotionCommand(CommandTerm):
         """A frame for each environment, and what failed counted, in place."""
         env, bins = self._env, self._bins
         if self.sampling == "start":
-            return self._firsts[torch.arange(env.num_envs, device=env.device) % len(self.clips)]
+            return self._firsts[torch.arange(env.num_envs, device=env.device) % self._followed]
         random = torch.rand(2, env.num_envs, device=env.device)
         if self.sampling == "uniform":
             shares = bins.frames / bins.frames.sum()
@@ -361,8 +365,11 @@ class _Bins:
         self.kernel = torch.block_diag(*kernels).to(device)
 
 
-def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list[MotionClip]:
-    """The motions in `files`; ConfigError if one does not fit the model or the control rate."""
+def _load(
+    files: tuple[str, ...], held_out: tuple[str, ...], model: mujoco.MjModel, step_dt: float
+) -> list[MotionClip]:
+    """The motions in the files; ConfigError if one does not fit the model or the control rate."""
+    files = (*files, *held_out)
     clips = [MotionClip.load(find_beside_tasks(file), model) for file in files]
     names = [clip.name for clip in clips]
     if double := [name for name in names if names.count(name) > 1]:

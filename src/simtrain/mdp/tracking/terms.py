@@ -169,7 +169,10 @@ class motion_clip:
 
     def __init__(self, env: Env, command: str) -> None:
         self._command = command
-        self.labels = _motion(env, command).clips
+        motion = _motion(env, command)
+        trained = len(motion.files)
+        held_out = (f"{name} (held out)" for name in motion.clips[trained:])
+        self.labels = (*motion.clips[:trained], *held_out)
 
     def __call__(self, env: Env) -> Tensor:
         """Shape: ``(num_envs,)``."""
