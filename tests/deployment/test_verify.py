@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import torch
 from motions import write_clip
 from onnx import helper, numpy_helper
 from random_policy import random_policy
+from scipy.spatial.transform import Rotation
 from tiny_task import tiny_task
 from torch import Tensor
 
@@ -541,6 +543,46 @@ def test_a_motion_is_followed_alike_outside_of_simtrain(tmp_path) -> None:
         "long": {"frame": [0]},
         "short": {"frame": [15]},
     }
-    command = [sys.executable, str(folder / "mujoco_robot.py"), "--seconds=0.2", "--motion=short"]
+    command = [sys.executable, str(folder / "mujoco_robot.py"), "--seconds=0.2", "--blend=0.1"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.startswith("qpos [")
+
+
+def test_a_robot_is_moved_from_its_home_pose_to_the_start_of_a_motion(
+    tmp_path, monkeypatch
+) -> None:
+    folder = tmp_path / "exported"
+    export_policy(random_policy(_following(tmp_path)), folder, ("onnx",))
+    monkeypatch.syspath_prepend(folder)
+    exported = runpy.run_path(str(folder / "mujoco_robot.py"))
+    monkeypatch.delitem(sys.modules, "run_policy")
+    run, policy, sent = exported["run"], exported["Policy"](folder), []
+    model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
+    robot = exported["MujocoRobot"](policy, model)
+    choice = policy.about["commands"][0]["runs"]["starts"]["short"]
+    home = robot.data.qpos.copy()
+    robot.place(np.array(choice["qpos"]), at_home=True)
+    state = robot.read_state()
+    np.testing.assert_allclose(state["base_pos"], [*choice["qpos"][:2], home[2]])
+    turn, goal = (
+        Rotation.from_quat(quat, scalar_first=True)
+        for quat in (state["base_quat"], choice["qpos"][3:7])
+    )
+    assert (turn.inv() * goal).as_quat(scalar_first=True)[3] == pytest.approx(0.0, abs=1e-6)
+    np.testing.assert_allclose(turn.as_matrix()[2, 2], 1.0)
+    np.testing.assert_allclose(state["joint_pos"], home[robot.qpos])
+
+    policy.start("motion", "short")
+    first = policy.step(state)
+    second = policy.step(state)
+    policy.start("motion", "short")
+    period = policy.period
+    run(policy, lambda: state, sent.append, seconds=2 * period, blend_seconds=4 * period)
+    held = np.array(policy.about["action_offset"])
+    expected = [held + part * (first - held) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    np.testing.assert_allclose(sent, [*expected, second], atol=1e-6)
+    assert not np.allclose(first, second)
+
+    policy.about["joint_stiffness"][0] = 0.0
+    with pytest.raises(ValueError, match="only targets of position servos can be blended"):
+        run(policy, lambda: state, sent.append, seconds=period, blend_seconds=period)

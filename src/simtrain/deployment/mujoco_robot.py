@@ -2,6 +2,7 @@
 
     python mujoco_robot.py --seconds 10 --velocity 0.5 0 0    # a command, by its name
     python mujoco_robot.py --seconds 5 --motion squat         # a motion, by its name
+    python mujoco_robot.py --motion squat --blend 1           # from the home pose
 
 Needs mujoco, numpy and onnxruntime, and these files in the same folder: run_policy.py, policy.json,
 robot.onnx and model.xml.
@@ -35,6 +36,20 @@ class MujocoRobot:
             key = model.key(self.about["keyframe"]).id
             mujoco.mj_resetDataKeyframe(model, self.data, key)
         mujoco.mj_kinematics(model, self.data)
+
+    def place(self, qpos: np.ndarray, at_home: bool) -> None:
+        """Put the robot into a pose, or into its home pose with that place and heading."""
+        home = self.data.qpos.copy()
+        self.data.qpos[:] = qpos
+        if at_home:
+            self.data.qpos[self.qpos] = home[self.qpos]
+        if at_home and self.base is not None:
+            q = self.model.jnt_qposadr[self.base]
+            heading = qpos[q + 3 : q + 7] * [1.0, 0.0, 0.0, 1.0]
+            mujoco.mju_normalize4(heading)
+            mujoco.mju_mulQuat(self.data.qpos[q + 3 : q + 7], heading, home[q + 3 : q + 7])
+            self.data.qpos[q + 2] = home[q + 2]
+        mujoco.mj_kinematics(self.model, self.data)
 
     def read_state(self) -> dict[str, Any]:
         """The measurements of a robot with perfect sensors."""
@@ -71,6 +86,7 @@ def main() -> None:
     robot = MujocoRobot(policy, mujoco.MjModel.from_xml_path(str(folder / "model.xml")))
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--blend", type=float, default=0.0, help="seconds from the home pose")
     commands = policy.about["commands"]
     starts = {c["name"]: c["runs"]["starts"] for c in commands if c["runs"] and c["runs"]["starts"]}
     for name, size in ((c["name"], c["size"]) for c in commands if not c["runs"]):
@@ -81,10 +97,9 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     for name, choices in starts.items():
         policy.start(name, arguments[name])
-        robot.data.qpos[:] = choices[arguments[name]]["qpos"]
-        mujoco.mj_kinematics(robot.model, robot.data)
+        robot.place(np.array(choices[arguments[name]]["qpos"]), arguments["blend"] > 0.0)
     robot.commands = {name: np.array(value) for name, value in arguments.items()}
-    run(policy, robot.read_state, robot.write_command, arguments["seconds"])
+    run(policy, robot.read_state, robot.write_command, arguments["seconds"], arguments["blend"])
     print("qpos", np.array2string(robot.data.qpos, precision=3, suppress_small=True))
 
 

@@ -89,10 +89,24 @@ def run(
     read_state: Callable[[], dict[str, Any]],
     write_command: Callable[[np.ndarray], None],
     seconds: float,
+    blend_seconds: float = 0.0,
 ) -> None:
-    """Run a policy on a robot for some seconds, with its control period."""
+    """Run a policy on a robot for some seconds, with its control period.
+
+    Before, for `blend_seconds`, the policy stays at its start, such as the first frame of a motion,
+    and the targets move from those of the home pose, "action_offset", to those of the policy.
+    """
+    start, blends, about = policy.memory, round(blend_seconds / policy.period), policy.about
+    servos = [stiffness for stiffness in about["joint_stiffness"] if stiffness > 0.0]
+    if blends and len(servos) < len(about["actuators"]):
+        raise ValueError("only targets of position servos can be blended")
+    held = np.array(about["action_offset"])
     due = time.monotonic()
-    for _ in range(round(seconds / policy.period)):
-        write_command(policy.step(read_state()))
+    for step in range(-blends, round(seconds / policy.period)):
+        targets = policy.step(read_state())
+        if step < 0:
+            policy.memory = start
+            targets = held + (1.0 + step / blends) * (targets - held)
+        write_command(targets)
         due += policy.period
         time.sleep(max(0.0, due - time.monotonic()))

@@ -108,12 +108,12 @@ class MotionCommand(CommandTerm):
         self._of_joints = _Table([(clip.joint_pos, clip.joint_vel) for clip in clips], device)
         self._of_root = _Table([clip.of_bodies(root) for clip in clips], device)
         self._of_bodies = _Table([_with_matrices(*c.of_bodies(places)) for c in clips], device)
-        lengths = torch.tensor([clip.frames for clip in clips])
+        lengths = torch.tensor(frames := [clip.frames for clip in clips])
         ends = lengths.cumsum(0)
         of_frame = torch.repeat_interleave(torch.arange(len(clips)), lengths)
         self._clip_of = of_frame.to(device)
         self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
-        trained, size = lengths[: len(self.files)].tolist(), self.bin_s / env.step_dt
+        trained, size = frames[: len(self.files)], self.bin_s / env.step_dt
         self._bins = _Bins(trained, size, self.kernel, self.kernel_decay, device)
         # Failures and control steps in each bin.
         self._failures = env.variable("failures", torch.zeros(2, len(self._bins.starts)))
