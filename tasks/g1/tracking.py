@@ -195,8 +195,15 @@ def g1_tracking() -> TaskCfg:
 
 @task("g1-tracking-no-state-estimation")
 def g1_tracking_no_state_estimation() -> TaskCfg:
-    """Follow recorded motions without observing the position and velocity of the robot."""
+    """Follow recorded motions with what a robot measures, as late as a robot has it."""
     cfg = g1_tracking()
+    actor, action = cfg.observation_terms()["actor"], cfg.actions["joint_pos"]
     for name in ("motion_anchor_pos_b", "base_lin_vel"):
-        del cfg.observation_terms()["actor"][name]
+        del actor[name]
+    # Up to a control step late, the same for a whole episode, and with a memory of five steps.
+    for name in ("motion_anchor_ori_b", "base_ang_vel", "joint_pos", "joint_vel"):
+        actor[name].delay_max_lag, actor[name].delay_hold_prob = 1, 1.0
+    action.delay_max_lag, action.delay_hold_prob = cfg.decimation, 1.0
+    for name in ("base_ang_vel", "joint_pos", "joint_vel", "last_action"):
+        actor[name].history_length = 5
     return cfg
