@@ -148,7 +148,9 @@ def velocity_task(
             "ang_vel_xy": reward(mdp.ang_vel_xy_l2, rounded(of.ang_vel_xy * period**2)),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
             "action_rate": reward(mdp.action_rate_l2, of.action_rate),
-            "rest": reward(mdp.joint_vel_at_rest_l2, of.rest, joints=joints, gait="gait"),
+            "joint_vel_at_rest": reward(
+                mdp.joint_vel_at_rest_l2, of.rest, joints=joints, gait="gait"
+            ),
             "feet_contact": reward(
                 mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, gait="gait"
             ),
