@@ -61,7 +61,7 @@ def g1_tracking() -> TaskCfg:
 
     actor = {
         "command": ObservationTermCfg(mdp.generated_commands, command="motion"),
-        "motion_anchor_pos_b": noisy(mdp.motion_anchor_pos_b, 0.25, command="motion"),
+        "motion_anchor_pos_b": noisy(mdp.motion_anchor_pos_b, 0.1, command="motion"),
         "motion_anchor_ori_b": noisy(mdp.motion_anchor_ori_b, 0.05, command="motion"),
         "base_lin_vel": noisy(mdp.base_lin_vel, 0.5),
         "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
@@ -128,7 +128,7 @@ def g1_tracking() -> TaskCfg:
         },
         observations={"actor": actor, "critic": critic},
         rewards={
-            "anchor_pos": reward(mdp.motion_global_anchor_position_error_exp, 0.5, 0.3),
+            "anchor_pos": reward(mdp.motion_global_anchor_position_error_exp, 1.0, 0.3),
             "anchor_ori": reward(mdp.motion_global_anchor_orientation_error_exp, 0.5, 0.4),
             "body_pos": reward(mdp.motion_relative_body_position_error_exp, 1.0, 0.3),
             "body_ori": reward(mdp.motion_relative_body_orientation_error_exp, 1.0, 0.4),
