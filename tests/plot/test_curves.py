@@ -6,7 +6,14 @@ import numpy as np
 from made_up import make_run, returns
 
 from simtrain.config.metric_tags import RETURN
-from simtrain.plot.curves import MAX_POINTS, aggregate, differences, group_runs, usual_range
+from simtrain.plot.curves import (
+    MAX_POINTS,
+    aggregate,
+    differences,
+    group_runs,
+    number,
+    usual_range,
+)
 from simtrain.run.logged import read_run
 
 
@@ -93,3 +100,11 @@ def test_single_points_that_stick_out_are_not_in_the_usual_range_of_a_curve():
     assert usual(*rising[:5], -500.0, *rising[5:])[1] == 9.0
     assert usual(*[0.0] * 9, 1.0, 0.0) == (0.0, 1.0)  # all that there is
     assert usual(500.0, 1.0) == (1.0, 500.0)  # too few to tell
+
+
+def test_numbers_are_short_and_those_at_ticks_exact():
+    assert [number(value) for value in (1_500_000.0, 120_400.0, 0.01234, -0.000025)] == [
+        "1.5M", "120k", "0.0123", "\u22122.5e\u22125",
+    ]  # fmt: skip
+    assert [number(0.94 + 0.0025 * i, 4) for i in range(3)] == ["0.94", "0.9425", "0.945"]
+    assert number(0.000125, 4) == "0.000125"

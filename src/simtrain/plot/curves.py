@@ -107,14 +107,13 @@ def usual_range(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
     return float(max(low.min(), bottom - margin)), float(min(high.max(), top + margin))
 
 
-def number(value: float) -> str:
-    """A number in few characters: 1.5M, 120k, 0.0123."""
-    digits = 3 if value == 0.0 or abs(value) >= 0.001 else 2
-    text = f"{value:.{digits}g}"
+def number(value: float, digits: int = 3) -> str:
+    """A number in few characters: 1.5M, 120k, 0.0123; below 0.001, with one digit less."""
+    text = f"{value:.{digits if value == 0.0 or abs(value) >= 0.001 else digits - 1}g}"
     for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
         if abs(value) >= 0.9995 * size:
-            text = f"{value / size:.3g}{letter}"
-    return text.replace("-", "\N{MINUS SIGN}")
+            text = f"{value / size:.{digits}g}{letter}"
+    return text.replace("e-0", "e-").replace("-", "\N{MINUS SIGN}")
 
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:

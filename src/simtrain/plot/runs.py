@@ -28,7 +28,7 @@ _PART_COLORS = (
 )  # fmt: skip
 # Inches: the picture, its rows, the panels in them, and the title with a line of its legend.
 _WIDTH, _ROW, _PANEL, _TITLE, _LINE = 13.0, 3.2, (2.4, 2.3), 1.0, 0.22
-_COLUMNS = tuple(0.75 + 3.2 * i for i in range(4))  # left edges of panels
+_COLUMNS = tuple(0.8 + 3.2 * i for i in range(4))  # left edges of panels
 _NOT_ALONE = (EVALUATED, "Eval/mean_episode_length", "Eval/iteration")
 _COMPARED = {
     metric_tags.STEP_REWARD: "Reward per step",
@@ -246,12 +246,12 @@ def _draw_stack(ax: Axes, group: Group, axis: Axis, title: str, tags: list[str])
 def _format_y(ax: Axes, tag: str) -> Callable[[float], str]:
     """Format the numbers on the y-axis like those of `tag`; the function that does it."""
 
-    def text(value: float) -> str:
+    def text(value: float, digits: int = 3) -> str:
         if tag.startswith(_ENDS):
             return f"{100.0 * value:.0f} %"
-        return number(round(value, 4) if tag.startswith((_TIMES, REST)) else value)
+        return number(round(value, 4) if tag.startswith((_TIMES, REST)) else value, digits)
 
-    ax.yaxis.set_major_formatter(lambda value, _: text(value))
+    ax.yaxis.set_major_formatter(lambda value, _: text(value, 4))  # as in `numbers_on`
     return text
 
 
