@@ -166,6 +166,11 @@ class TrainConfig(LaunchFlags):
         """Whether a checkpoint is due after so many iterations, by their number."""
         return iteration % (self.save_interval or _SAVE_INTERVAL) == 0
 
+    def next_meeting(self, iteration: int) -> int:
+        """The first iteration from `iteration` on after which members of a population meet."""
+        intervals = self.population_interval, self.save_interval or _SAVE_INTERVAL
+        return min(-(-iteration // interval) * interval for interval in intervals)
+
     def for_samples(self, samples: int) -> TrainConfig:
         """A copy of a task's configuration for trainings of `samples` env steps an iteration.
 

@@ -50,6 +50,8 @@ class SavedRun:
     """Newer states that are damaged, and newer runs that were skipped."""
     of_members: tuple[Path, ...] = ()
     """The state of each member of a population; `file` is that of the least trained one."""
+    trainers: tuple[dict[str, Any], ...] = ()
+    """`Trainer.state` of each member."""
 
     @property
     def iteration(self) -> int:
@@ -161,6 +163,7 @@ def open_run(run: Path) -> SavedRun:
         path=run,
         warnings=tuple(warning for saved in states for warning in saved.warnings),
         of_members=tuple(saved.file for saved in states),
+        trainers=tuple(saved.content["trainer"] for saved in states),
     )
 
 
@@ -217,7 +220,8 @@ def plan_resumption(
     """How to resume a run with the present configuration, ranks and model, and lines to print.
 
     Raises:
-        ConfigError: the configuration has changed, without ``--resume-with-changes``.
+        ConfigError: the configuration has changed, without ``--resume-with-changes``, or members of
+            the population would no longer meet.
     """
     engine = choose_engine(config.engine, job.devices[0].kind).name
     changed = differences(saved.content["config"], resolved(replace(config, engine=engine)))
@@ -226,6 +230,7 @@ def plan_resumption(
     if len(saved.of_members) not in (0, job.members):
         text = f"the population {saved.path} has {len(saved.of_members)} members"
         raise ConfigError(f"{text}; --population {config.population} cannot go on with it")
+    _check_meetings(saved, config, job)
     if changed and not config.resume_with_changes:
         lines = [f"  {flag}: {what:.200}" for flag, what in changed.items()]
         lines[10:] = [f"  and {len(lines) - 10} more"] * (len(lines) > 10)
@@ -242,6 +247,24 @@ def plan_resumption(
     of_members = tuple(file.absolute() for file in saved.of_members)
     resumption = Resumption(saved.file.absolute(), same_environments, tuple(changed), of_members)
     return resumption, lines
+
+
+def _check_meetings(saved: SavedRun, config: TrainConfig, job: Job) -> None:
+    """Raise ConfigError if members, stopped after different iterations, would not meet again."""
+    meetings = set()
+    for trainer in saved.trainers:
+        done, is_finished = trainer["iteration"], trainer.get("unfinished") is None
+        ranks = job.world_size // job.members
+        end = config.iterations(ranks, iteration=done, env_steps=trainer["env_steps"])
+        following = min(config.next_meeting(done + is_finished), max(done, end))
+        meetings.add((None if is_finished and done >= end else following, end))
+    if len(meetings) > 1:
+        counts = ", ".join(str(trainer["iteration"]) for trainer in saved.trainers)
+        raise ConfigError(
+            f"the members of {saved.path} were stopped after {counts} iterations and would wait "
+            "for each other forever; leave out --save-interval, --population-interval and flags "
+            "that change the number of iterations"
+        )
 
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:

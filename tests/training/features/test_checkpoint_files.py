@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import random
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from simtrain.config.tasks import default_config
+from simtrain.config.tree import resolved
+from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError
+from simtrain.launch.plan import plan_job
 from simtrain.run.checkpoint import read_checkpoint, save_model
 from simtrain.training.resumption import (
     FORMAT,
@@ -21,6 +26,7 @@ from simtrain.training.resumption import (
     find_run,
     open_run,
     part_of,
+    plan_resumption,
     write_resume_state,
 )
 
@@ -151,6 +157,53 @@ def test_members_of_a_population_go_on_from_states_after_the_same_meeting(tmp_pa
     saved = open_run(tmp_path)
     assert [file.name for file in saved.of_members] == [NEWEST, PREVIOUS, NEWEST]
     assert saved.iteration == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "meets"),
+    [
+        ({}, True),
+        ({"save_interval": 3}, True),  # all are beyond 3, and meet after 6
+        ({"save_interval": 4}, False),
+        ({"population_interval": 4}, False),
+        ({"population_interval": 12}, True),
+        ({"max_iterations": 6}, True),
+        ({"max_iterations": 4}, False),  # the first one ends after 4, others are beyond
+        ({"total_env_steps": 400}, True),
+        ({"total_env_steps": 400, "num_envs": 3}, False),  # 16, 16 and 15 iterations
+    ],
+)
+def test_members_that_stopped_apart_are_resumed_only_if_they_meet_again(flags, meets, tmp_path):
+    config = replace(
+        default_config("cartpole-balance"),
+        num_envs=4,
+        num_steps_per_env=8,
+        population=3,
+        population_interval=6,
+        save_interval=6,
+        max_iterations=13,
+    )
+    model = compile_model(config.env)
+    for member, iteration in enumerate((3, 4, 5)):
+        folder = tmp_path / "members" / str(member)
+        folder.mkdir(parents=True)
+        content = {
+            **state(iteration, config.task),
+            "env_steps": 32 * iteration,
+            "trainer": {"iteration": iteration, "env_steps": 32 * iteration, "unfinished": None},
+            "features": {"Population": {"met": 0}},
+            "config": {**resolved(config), "engine": "mujoco"},
+            "default": resolved(default_config(config.task)),
+            "model": model_digest(model),
+        }
+        write_resume_state(folder, content)
+    now = replace(config, **flags, resume_with_changes=True)
+    job = plan_job(now, 0, None, 3, 1)
+    if meets:
+        plan_resumption(open_run(tmp_path), now, job, model)
+    else:
+        with pytest.raises(ConfigError, match="stopped after 3, 4, 5 iterations and would wait"):
+            plan_resumption(open_run(tmp_path), now, job, model)
 
 
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):

@@ -124,8 +124,7 @@ class Population(Feature):
         is_at_end = number >= self._iterations
         is_stopped = iteration.is_stopped and not is_at_end
         self._ends |= iteration.is_last and not is_stopped
-        is_meeting = is_at_end or number % config.population_interval == 0
-        is_meeting = is_meeting or config.saves_at(number)
+        is_meeting = is_at_end or config.next_meeting(number) == number
         iteration.is_last = False
         if not (is_meeting or is_stopped):
             return
