@@ -3,21 +3,26 @@
 A path that cannot be used, and a file that is too large or damaged, end in a ConfigError.
 """
 
+import faulthandler
 import os
+import resource
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn, TypeVar
 
 import psutil
 import yaml
 
 from simtrain.errors import ConfigError
 
+T = TypeVar("T")
 _TEMPORARY = ".tmp"
 _CONTAINER = Path("/sys/fs/cgroup")
+_LARGEST_MODEL = 20 * 10**6  # bytes
+_MOST_MEMORY, _MOST_SECONDS = 2**30, 40  # of reading a model, by the processor
 
 
 def check_path(path: Path | str, what: str) -> None:
@@ -69,6 +74,52 @@ class _PlainLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it refers to its own parts")
         return super().compose_node(parent, index)
+
+
+def read_in_child_first(path: Path, read: Callable[[], T]) -> T:
+    """Read a model in a separate process first: some crash MuJoCo, or keep it busy for hours.
+
+    Raises the ConfigError of that process, or one if its limits kill it.
+    """
+    if not path.is_file():
+        raise ConfigError(f"the model {path} is not a file")
+    if path.stat().st_size > _LARGEST_MODEL:
+        raise ConfigError(f"the model {path} has more than {_LARGEST_MODEL // 10**6} MB")
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        _answer(writing, read)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        error = answer.read()
+    if os.waitpid(child, 0)[1]:
+        most = f"{_MOST_SECONDS} s and {_MOST_MEMORY >> 30} GiB are not enough"
+        error = f"the model {path} cannot be read: MuJoCo crashes, or {most}"
+    if error:
+        raise ConfigError(error)
+    return read()
+
+
+def _answer(writing: int, read: Callable[[], object]) -> NoReturn:
+    """Read within limits, write the error, and exit."""
+    import mujoco  # not for those who read other files
+
+    code, used = 0, psutil.Process().memory_info().data
+    try:
+        with suppress(ValueError):  # ours are lower already
+            resource.setrlimit(resource.RLIMIT_DATA, (used + _MOST_MEMORY, used + _MOST_MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()
+        mujoco.set_mju_user_warning(lambda text: None)  # or it writes a log into this folder
+        with os.fdopen(writing, "w") as answer:
+            try:
+                read()
+            except ConfigError as error:
+                answer.write(str(error))
+    except (MemoryError, RuntimeError):  # MuJoCo raises either where memory is lacking
+        code = 1
+    finally:
+        os._exit(code)
 
 
 @contextmanager

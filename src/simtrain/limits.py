@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from simtrain.errors import ConfigError, flag
 
 LARGEST_INT, LARGEST_FLOAT32 = 10**15, 3e38
+LARGEST_CONFIG = 2**19
+"""Bytes of config.yaml; twenty times those of the tasks that ship."""
 
 
 @dataclasses.dataclass(frozen=True)

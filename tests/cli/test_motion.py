@@ -108,3 +108,17 @@ def test_mistakes_are_told_in_one_line(line, here):
         motion(line.split())
     assert "\n" not in str(error.value)
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        '<model name="m" file="robot.xml"/>',
+        '<hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/>',
+    ],
+)
+def test_a_robot_that_crashes_mujoco_or_fills_the_memory_is_refused(hostile, here):
+    scene = f'<include file="{G1 / "scene.xml"}"/>'
+    (here / "robot.xml").write_text(f"<mujoco>{scene}<asset>{hostile}</asset></mujoco>")
+    with pytest.raises(ConfigError, match=r"robot.xml cannot be read: MuJoCo crashes, or 40 s and"):
+        motion(["check", SQUAT, "--robot", "robot.xml"])

@@ -14,8 +14,9 @@ from simtrain import ObservationTermCfg, RewardTermCfg, TaskCfg, UniformNoiseCfg
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import as_plain, check_storable, overlay
+from simtrain.config.tree import as_plain, check_storable, overlay, resolved
 from simtrain.errors import ConfigError
+from simtrain.run.directory import read_config_file, write_config
 
 TASKS = discover().tasks
 
@@ -174,3 +175,17 @@ def test_a_parameter_that_cannot_be_stored_is_refused_by_its_place(value):
     config = TrainConfig.of_task("mine", tiny_task(rewards={"alive": reward}))
     with pytest.raises(ConfigError, match=r"--env\.rewards\.alive\.of-mine has .* cannot"):
         check_storable(config)
+
+
+def test_parameters_that_config_yaml_stores_can_be_read_and_more_are_refused(tmp_path):
+    def config(rows: int) -> TrainConfig:
+        heights = np.random.default_rng(0).normal(size=(rows, 50))
+        terms = {"alive": RewardTermCfg(mdp.is_alive, 1.0, of_mine={"heights": heights})}
+        return TrainConfig.of_task("mine", tiny_task(rewards=terms))
+
+    check_storable(config(200))
+    write_config(tmp_path / "config.yaml", resolved(config(200)), ["cpu"])
+    again = overlay(config(200), read_config_file(tmp_path)["config"])
+    assert np.shape(again.env.rewards["alive"].params["of_mine"]["heights"]) == (200, 50)
+    with pytest.raises(ConfigError, match=r"--env\.rewards\.alive\.of-mine.* has more than .* KiB"):
+        check_storable(config(800))

@@ -190,6 +190,8 @@ def test_a_configuration_is_checked_as_that_of_a_training(
     ("change", "message"),
     [
         ({"actor_state_dict": {"mlp.0.bias": torch.full((3,), torch.nan)}}, "not finite numbers"),
+        ({"actor_state_dict": {"mlp.0.bias": torch.ones(3, dtype=torch.int32)}}, "of torch.int32"),
+        ({"actor_state_dict": {"mlp.0.bias": torch.ones(3) * 1j}}, "mlp.0.bias of torch.complex64"),
         ({"actor_state_dict": {"mlp.0.bias": 5}}, "is damaged"),
         ({"actor_state_dict": [1, 2]}, "is damaged"),
         ({"iter": "x"}, "is damaged"),

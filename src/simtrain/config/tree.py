@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import check_value, field_types, without_arrays
+from simtrain.limits import LARGEST_CONFIG, check_value, field_types, without_arrays
 
 ConfigT = TypeVar("ConfigT")
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
@@ -31,6 +31,7 @@ DECISIVE = ("task", "engine", "deterministic", *FROM_TASK[:2], "seed", "env", "p
 """Settings that decide the results of training; all others may change when a run is resumed."""
 CONFIG_DIGEST = "config_sha256"
 """Where a checkpoint's ``infos`` have its `config_digest`."""
+_LINE = 24  # bytes of a line of config.yaml besides its value, at most
 _TERM = re.compile(r"^simtrain\.mdp[.\w]*:")
 _OF_ONE_COMMAND = ("resume", "resume_with_changes", "log_root", "run_name")  # not taken over
 
@@ -52,13 +53,19 @@ def as_plain(value: Any) -> Any:
 
 def check_storable(config: Any) -> None:
     """Raise ConfigError, which names the place, for a value that config.yaml does not give back."""
-    plain = resolved(config)
+    plain, sizes = resolved(config), {}
     for path, value in leaves(plain).items():
+        sizes[path] = 0
         for item in _items(value):
+            sizes[path] += _LINE + len(str(item))
             if not isinstance(item, str | int | float | None):
                 text = f"{flag(*path)} has {item!r:.60}, which config.yaml cannot store"
                 allowed = "numbers, texts, paths, enums and functions, and tuples and dicts of them"
                 raise ConfigError(f"{text}; it stores {allowed}")
+    if sum(sizes.values()) > LARGEST_CONFIG:
+        path = max(sizes, key=sizes.__getitem__)
+        text = f"{flag(*path)} has more than config.yaml stores, {LARGEST_CONFIG >> 10} KiB"
+        raise ConfigError(f"{text}; give the term the path of a file to read")
     back = leaves(resolved(overlay(config, plain)))
     for path, value in leaves(plain).items():
         if repr(back.get(path)) != repr(value):
@@ -90,6 +97,7 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
     TypeError for a value that is not of the kind of that in `default`; `check` looks closer.
     """
     result: Any = plain
+    default = without_arrays(default)
     parts = parts_of(default)
     if isinstance(default, dict):
         if isinstance(plain, dict):
@@ -229,6 +237,7 @@ def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
 
 def _kind(value: Any) -> Any:
     """What two values of one parameter have in common; names may be one or several."""
+    value = without_arrays(value)
     if isinstance(value, tuple | list):
         kinds = {_kind(item) for item in value}
         return str if kinds == {str} else frozenset(kinds)

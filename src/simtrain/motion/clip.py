@@ -22,7 +22,13 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, config_errors_of, did_you_mean
-from simtrain.files import available_memory, damage_as_config_error, gib, read_file
+from simtrain.files import (
+    available_memory,
+    damage_as_config_error,
+    gib,
+    read_file,
+    read_in_child_first,
+)
 
 _JOINT_FIELDS = {"joint_pos": 7, "joint_vel": 6}  # and their entries for a root
 _BODY_FIELDS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
@@ -248,17 +254,23 @@ def _mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
 def load_robot(path: Path, spec: mujoco.MjSpec | None = None) -> mujoco.MjModel:
     """Compile an MJCF of a robot with a floating base; it gets a floor if it has no plane.
 
-    It is read from `path`, unless it is there as `spec`. ConfigError if it cannot be used.
+    It is read from `path`, in a separate process first, unless it is there as `spec`. ConfigError
+    if it cannot be used.
     """
-    try:
-        spec = mujoco.MjSpec.from_file(str(path)) if spec is None else spec
-        if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
-            spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
-        model = spec.compile()
-    except ValueError as error:
-        raise ConfigError(f"{path} is not a valid model: {' '.join(str(error).split())}") from error
-    check_robot(model, str(path))
-    return model
+
+    def compile_robot() -> mujoco.MjModel:
+        try:
+            robot = mujoco.MjSpec.from_file(str(path)) if spec is None else spec
+            if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in robot.worldbody.geoms):
+                robot.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
+            model = robot.compile()
+        except (ValueError, mujoco.FatalError) as error:
+            text = " ".join(str(error).split())
+            raise ConfigError(f"{path} is not a valid model: {text}") from error
+        check_robot(model, str(path))
+        return model
+
+    return compile_robot() if spec is not None else read_in_child_first(path, compile_robot)
 
 
 def check_robot(model: mujoco.MjModel, where: str) -> None:

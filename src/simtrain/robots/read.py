@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import re
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
 import mujoco
 import numpy as np
-import psutil
 
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.files import read_in_child_first
 
-T = TypeVar("T")
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
-_LARGEST_FILE, _LARGEST_MESH = 20 * 10**6, 200 * 10**6
-_MOST_MEMORY, _MOST_SECONDS = 2**30, 40  # of reading, by the processor
+_LARGEST_MESH = 200 * 10**6
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
@@ -56,7 +50,7 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
     are left out. Raises ConfigError for a file that cannot be read.
     """
     path = Path(path)
-    return _read_in_child_first(path, partial(_read, path, base))
+    return read_in_child_first(path, partial(_read, path, base))
 
 
 def load(path: Path) -> mujoco.MjModel:
@@ -66,51 +60,7 @@ def load(path: Path) -> mujoco.MjModel:
         with refused(f"the model {path} cannot be read"):
             return mujoco.MjModel.from_xml_path(str(path))
 
-    return _read_in_child_first(path, compile_file)
-
-
-def _read_in_child_first(path: Path, read: Callable[[], T]) -> T:
-    """Read in a separate process first: some files crash MuJoCo, or keep it busy for hours.
-
-    Raises the ConfigError of that process, or one if its limits kill it.
-    """
-    if not path.is_file():
-        raise ConfigError(f"the model {path} is not a file")
-    if path.stat().st_size > _LARGEST_FILE:
-        raise ConfigError(f"the model {path} has more than {_LARGEST_FILE // 10**6} MB")
-    reading, writing = os.pipe()
-    if not (child := os.fork()):
-        _answer(writing, read)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        error = answer.read()
-    if os.waitpid(child, 0)[1]:
-        most = f"{_MOST_SECONDS} s and {_MOST_MEMORY >> 30} GiB are not enough"
-        error = f"the model {path} cannot be read: MuJoCo crashes, or {most}"
-    if error:
-        raise ConfigError(error)
-    return read()
-
-
-def _answer(writing: int, read: Callable[[], object]) -> NoReturn:
-    """Read within limits, write the error, and exit."""
-    code, used = 0, psutil.Process().memory_info().data
-    try:
-        with suppress(ValueError):  # ours are lower already
-            resource.setrlimit(resource.RLIMIT_DATA, (used + _MOST_MEMORY, used + _MOST_MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.disable()
-        mujoco.set_mju_user_warning(lambda text: None)  # or it writes a log into this folder
-        with os.fdopen(writing, "w") as answer:
-            try:
-                read()
-            except ConfigError as error:
-                answer.write(str(error))
-    except (MemoryError, RuntimeError):  # MuJoCo raises either where memory is lacking
-        code = 1
-    finally:
-        os._exit(code)
+    return read_in_child_first(path, compile_file)
 
 
 def _read(path: Path, base: str | None) -> Source:

@@ -75,6 +75,18 @@ def check_kinds(path: Path, content: dict[str, Any], kinds: dict[str, Any]) -> N
                 raise ValueError(f"{value} is out of bounds")
 
 
+def check_parameters(parameters: dict[str, Tensor], whose: str) -> None:
+    """Raise ConfigError, which begins with `whose`, for parameters that are no real numbers."""
+    for name, tensor in parameters.items():
+        is_count = tensor.ndim == 0 and not tensor.is_complex()
+        if not (is_count or tensor.is_floating_point()):
+            raise ConfigError(
+                f"{whose} has {name} of {tensor.dtype}, not of floating-point numbers"
+            )
+        if not tensor.float().isfinite().all():
+            raise ConfigError(f"{whose} has parameters that are not finite numbers")
+
+
 def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = None) -> None:
     """Write tensors and plain values, whole or not at all; see `written_whole`."""
     # torch's own errors do not say what is wrong with the disk.

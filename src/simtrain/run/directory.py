@@ -14,11 +14,11 @@ import yaml
 
 from simtrain.errors import ConfigError
 from simtrain.files import check_path, damage_as_config_error, read_yaml, written_whole
+from simtrain.limits import LARGEST_CONFIG
 
 VIDEOS = "videos"  # the folder of a run with the videos of its training
 PICTURE = "report.png"  # of its curves
 LINEAGE, MEMBERS = "population.jsonl", "members"  # of a population
-_LARGEST_CONFIG = 2**19  # bytes; twenty times those of the tasks that ship
 _PACKAGES = ("simtrain", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib", "numpy")
 
 
@@ -87,7 +87,7 @@ def read_config_file(run: Path, name: str = "config.yaml") -> dict[str, Any]:
     path = run / name
     with damage_as_config_error(f"{path} is damaged, or not the configuration of a run"):
         try:
-            content: dict[str, Any] = read_yaml(path, "", _LARGEST_CONFIG)
+            content: dict[str, Any] = read_yaml(path, "", LARGEST_CONFIG)
         except ConfigError as error:
             raise ConfigError(f"{error}; a checkpoint is used from its run directory") from error
         if not isinstance(content["config"]["task"], str):

@@ -18,7 +18,13 @@ from simtrain.config.tree import CONFIG_DIGEST, config_digest, leaves, overlay, 
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import damage_as_config_error
-from simtrain.run.checkpoint import BEST, BEST_CONFIG, model_paths, read_checkpoint
+from simtrain.run.checkpoint import (
+    BEST,
+    BEST_CONFIG,
+    check_parameters,
+    model_paths,
+    read_checkpoint,
+)
 from simtrain.run.directory import newest_run, no_run, read_config_file
 
 _OWN = ("rsl_rl", "simtrain")  # packages whose classes may be imported by their names
@@ -105,8 +111,7 @@ def open_policy(path: Path, default: TrainConfig | None = None) -> SavedPolicy:
     infos = content["infos"] if isinstance(content["infos"], dict) else {}
     if (trained := infos.get("task")) != task:
         raise ConfigError(f"{checkpoint} is of the task {trained!r}, but is in a run of {task!r}")
-    if not all(tensor.isfinite().all() for tensor in content["actor_state_dict"].values()):
-        raise ConfigError(f"the policy in {checkpoint} has parameters that are not finite numbers")
+    check_parameters(content["actor_state_dict"], f"the policy in {checkpoint}")
     config, digest = read_configuration(file, described, default)
     # Older checkpoints have no digest, nor have those that ship.
     changed = infos.get(CONFIG_DIGEST, digest) != digest

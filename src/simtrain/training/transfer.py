@@ -22,7 +22,7 @@ from simtrain.algorithms.cfg import SymmetryCfg
 from simtrain.algorithms.distillation import Distillation
 from simtrain.algorithms.networks import load_network
 from simtrain.errors import ConfigError
-from simtrain.run.checkpoint import check_kinds, read_tensors
+from simtrain.run.checkpoint import check_kinds, check_parameters, read_tensors
 from simtrain.training.saved_policy import find_policy, open_policy
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def read_networks(path: str, only: str | None = None) -> tuple[Path, dict[str, S
         wanted = only or "actor or critic"
         raise ConfigError(f"{file} is no checkpoint with the networks of a policy: no {wanted}")
     for name, state in networks.items():
-        if not all(tensor.float().isfinite().all() for tensor in state.values()):
-            raise ConfigError(f"the {name} in {file} has parameters that are not finite numbers")
+        check_parameters(state, f"the {name} in {file}")
     return file, networks
 
 

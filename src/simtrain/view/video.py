@@ -62,7 +62,8 @@ def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.n
             yield lambda frame: writer.send(np.ascontiguousarray(frame))
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(f"the video {path} cannot be written: {error.strerror}") from error
+        reason = error.strerror or "ffmpeg failed"
+        raise ConfigError(f"the video {path} cannot be written: {reason}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
