@@ -82,6 +82,13 @@ def test_runs_that_differ_in_their_rewards_are_told(trained_run, tmp_path, capsy
     assert "cannot be compared" not in capsys.readouterr().out
 
 
+def test_runs_that_differ_in_their_commands_are_told(capsys):
+    tasks = ["go1-velocity-flat", "g1-velocity-flat"]
+    assert evaluate([*tasks, "--episodes", "2", "--env.episode-length-s", "0.1"]) == 0
+    text = "The runs differ in their commands and rewards: figures cannot be compared.\n"
+    assert capsys.readouterr().out.endswith(text)
+
+
 MISTAKES = [
     ("", "name a run, a checkpoint or a task: `uv run simtrain evaluate <run>...`"),
     ("--episodes 3", "the run comes first: `uv run simtrain evaluate <run> --episodes 3`"),

@@ -266,7 +266,7 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda told: told["observations"][0].update(group="robot"), "robot has lin_vel, in the task"
     ),
     "a term is missing": (lambda told: told["observations"].pop(), "actor has lin_vel, "),
-    "another period": (lambda told: told.update(control_period=0.01), "a step lasts"),
+    "another period": (lambda told: told.update(control_period=0.01), "control_period is 0.01 s"),
 }  # fmt: skip
 
 

@@ -213,6 +213,12 @@ class Evil:
         return print, ("this must not run",)
 
 
+def test_the_newest_checkpoint_is_named_if_another_is_missing(tmp_path, trained_run):
+    path = copied(trained_run, tmp_path) / "model_7.pt"
+    with pytest.raises(ConfigError, match=rf"newest checkpoint in {path.parent} is model_2.pt$"):
+        open_policy(path)
+
+
 def test_a_pickle_that_would_run_code_is_refused(tmp_path, trained_run, capsys):
     path = copied(trained_run, tmp_path) / "model_2.pt"
     path.write_bytes(pickle.dumps(Evil()))

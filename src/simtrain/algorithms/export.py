@@ -145,7 +145,7 @@ def to_onnx(
 ) -> onnx.ModelProto:
     """A program as a model of ONNX that carries `properties`, its inputs and outputs named."""
     # It warns of packages that a policy has no use for, and of its own ways.
-    for name in ("torch.onnx", "onnxscript"):
+    for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
         converted = torch.onnx.export(

@@ -126,9 +126,12 @@ def _print_table(results: list[_Result], cfg: EvaluateFlags, engine: EngineCfg) 
             values = (with_margin(n, estimates[n]) if n in estimates else "-" for n in names)
             rows.append([title, iteration, *values])
     print_table(console, ["checkpoint", "iteration", *map(heading, names)], rows)
-    rewards = [as_plain(result.task.rewards) for result in results]
-    if any(other != rewards[0] for other in rewards):
-        console.print("The runs differ in their rewards: returns cannot be compared.")
+    first, *others = [as_plain(result.task) for result in results]
+    kinds = ("commands", "rewards")
+    if differ := [kind for kind in kinds if any(other[kind] != first[kind] for other in others)]:
+        figures = "returns" if differ == ["rewards"] else "figures"
+        text = f"The runs differ in their {' and '.join(differ)}: {figures} cannot be compared."
+        console.print(text, soft_wrap=True)
 
 
 def _estimates(evaluation: Evaluation) -> dict[str, dict[str, float]]:

@@ -278,7 +278,8 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
     followed = loop.follow(own.states)
     sentences = []
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
-        sentences.append(f"a step lasts {about['control_period']} s, in the task {env.step_dt} s")
+        period = about["control_period"]
+        sentences.append(f"control_period is {period} s, a step of the task lasts {env.step_dt} s")
     # Between nodes of a height field MuJoCo's ground is not quite that of the task, what the policy
     # wants follows from it, and so what it sees of that.
     sees_ground = bool(about["robot"]["given"])

@@ -109,8 +109,8 @@ def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> d
         except pickle.UnpicklingError as error:
             pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
             code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))
-            if not pickled or code is None:
-                raise
+            if not pickled or code is None:  # torch's text recommends to load it without a check
+                raise ValueError("torch.load cannot read it") from error
             raise ConfigError(
                 f"the {kind} {path} is refused: it holds more than tensors and plain values "
                 f"({code[1]}), and loading it could run code that somebody put there"

@@ -17,7 +17,7 @@ from simtrain.launch.plan import Job
 from simtrain.launch.rank import share_of_cores
 from simtrain.limits import check
 from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
-from simtrain.run.directory import MEMBERS, versions
+from simtrain.run.directory import MEMBERS, newest_run, versions
 from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption
 
@@ -185,6 +185,8 @@ def _whole_states(run: Path) -> list[SavedRun]:
     if not run.is_dir():
         raise NoStateError(f"there is no run {run} (--resume)")
     why = f"it has no {NEWEST}, which is written with the first checkpoint"
+    if newest := newest_run(run):
+        why = f"it is no run directory; the newest run below it is {newest}"
     text = f"the run {run} cannot be resumed: {'; '.join(map(str, errors)) or why}"
     is_damaged = not all(isinstance(error, NoStateError) for error in errors)
     raise ConfigError(text) if is_damaged else NoStateError(text)

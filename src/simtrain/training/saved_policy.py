@@ -95,6 +95,8 @@ def find_policy(path: Path) -> Path:
             way = f"its newest run is {run}"
         raise ConfigError(f"no trained policy ships with the task {task.name}; {way}")
     near = did_you_mean(str(path), discover().tasks)
+    if others := model_paths(path.parent):
+        near = f"; the newest checkpoint in {path.parent} is {others[-1].name}"
     raise ConfigError(f"there is no run, checkpoint or task {path}{near}")
 
 

@@ -276,6 +276,7 @@ def test_latest_is_the_run_of_the_task_that_was_saved_last_whatever_its_name(tmp
         ("latest", "there is no run of hop below --log-root"),
         ("gone", r"there is no run gone \(--resume\)"),
         ("empty", "empty cannot be resumed: it has no resume.pt"),
+        ("task", "it is no run directory; the newest run below it is task/run"),
         ("other", "other is a run of walk: `uv run train walk"),
         ("broken", r"broken cannot be resumed: .*resume.pt .*resume.previous.pt"),
     ],
@@ -287,5 +288,7 @@ def test_a_run_that_cannot_go_on_is_refused(name, message, tmp_path, monkeypatch
     write_resume_state(Path("other"), state(1, task="walk"))
     for file in (NEWEST, PREVIOUS):
         (Path("broken") / file).write_bytes(b"gone")
+    Path("task/run").mkdir(parents=True)
+    Path("task/run/config.yaml").touch()
     with pytest.raises(ConfigError, match=message):
         find_run(name, Path("logs"), "hop")
