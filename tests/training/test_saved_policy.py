@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import torch
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.export import export
+from simtrain.cli.train import train
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.env.control.cfg import NetworkActuatorCfg
@@ -31,6 +33,14 @@ def copied(run: Path, folder: Path, before: str = "", after: str = "") -> Path:
     (folder / "config.yaml").write_text(config.replace(before, after, 1))
     (folder / "model_2.pt").write_bytes((run / "model_2.pt").read_bytes())
     return folder
+
+
+def test_checkpoints_of_before_a_resume_are_still_those_of_the_run(trained_run, tmp_path):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    flags = ["--gpu-ids", "None", "--cpu-threads", "1", "--max-iterations", "3"]
+    assert train(["cartpole-balance", "--resume", str(run), *flags]) == 0
+    assert not open_policy(run).changed
+    assert not open_policy(run / "model_2.pt").changed
 
 
 def test_a_saved_policy_acts_by_the_trained_mean_of_its_actions(trained_run):

@@ -240,7 +240,7 @@ def find_run(config: TrainConfig) -> Path | None:
     run = max(runs)
     with damage_as_config_error(f"{run}/config.yaml is not the configuration of a run"):
         before = read_config_file(run)["config"]
-        # A resumed run names the engine that it took.
+        # A run names the engine that it took.
         either = "auto" in (before["engine"], config.engine)
         now = replace(config, engine=before["engine"] if either else config.engine)
         changed = differences(before, resolved(now))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -91,6 +92,8 @@ def prepare_job(
         if scaled is not of_task:
             config = with_flags(scaled)
         config.check()
+    # The run's files name the engine that it takes, now and when it is resumed.
+    config = replace(config, engine=choose_engine(config.engine, job.devices[0].kind).name)
     check_storable(config)
     if config.init_from is not None and saved is None:
         read_networks(config.init_from, config.init_only)

@@ -18,7 +18,6 @@ from simtrain.launch.rank import share_of_cores
 from simtrain.limits import check
 from simtrain.run.checkpoint import check_kinds, read_tensors, write_tensors
 from simtrain.run.directory import MEMBERS, newest_run, versions
-from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption
 
 NEWEST, PREVIOUS = "resume.pt", "resume.previous.pt"
@@ -225,8 +224,7 @@ def plan_resumption(
         ConfigError: the configuration has changed, without ``--resume-with-changes``, or members of
             the population would no longer meet.
     """
-    engine = choose_engine(config.engine, job.devices[0].kind).name
-    changed = differences(saved.content["config"], resolved(replace(config, engine=engine)))
+    changed = differences(saved.content["config"], resolved(config))
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
     if len(saved.of_members) not in (0, job.members):

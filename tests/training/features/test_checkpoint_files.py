@@ -192,7 +192,7 @@ def test_members_that_stopped_apart_are_resumed_only_if_they_meet_again(flags, m
             "env_steps": 32 * iteration,
             "trainer": {"iteration": iteration, "env_steps": 32 * iteration, "unfinished": None},
             "features": {"Population": {"met": 0}},
-            "config": {**resolved(config), "engine": "mujoco"},
+            "config": resolved(config),
             "default": resolved(default_config(config.task)),
             "model": model_digest(model),
         }

@@ -37,7 +37,6 @@ from simtrain.run.checkpoint import (
     save_model,
 )
 from simtrain.run.directory import versions, write_config
-from simtrain.sim import choose_engine
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.resumption import (
@@ -97,10 +96,9 @@ class Checkpoint(Feature):
     def __enter__(self) -> Self:
         context, config = self._context, self._context.config
         if context.rank.is_main:
-            engine = choose_engine(config.engine, context.rank.device).name
             self._constant = {
                 "task": config.task,
-                "config": {**resolved(config), "engine": engine},
+                "config": resolved(config),
                 "default": resolved(default_config(config.task, quiet=True)),
                 "model": model_digest(self._trainer.env.model),
                 "threads": context.rank.threads,
