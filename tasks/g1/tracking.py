@@ -8,6 +8,7 @@ from simtrain import (
     ActorCfg,
     CommandTermCfg,
     CriticCfg,
+    CurriculumTermCfg,
     EventTermCfg,
     JointPositionActionCfg,
     MetricTermCfg,
@@ -158,6 +159,16 @@ def g1_tracking() -> TaskCfg:
             "joint_vel_error": MetricTermCfg(mdp.joint_vel_error, command="motion"),
             "ee_pos_error": MetricTermCfg(mdp.ee_pos_error, command="motion", bodies=ENDS),
             "ee_ori_error": MetricTermCfg(mdp.ee_ori_error, command="motion", bodies=ENDS),
+        },
+        curricula={
+            "narrow": CurriculumTermCfg(
+                mdp.narrow_rewards,
+                rate=1e-4,
+                terms=(
+                    *("anchor_pos", "anchor_ori", "body_pos"),
+                    *("body_ori", "body_lin_vel", "body_ang_vel"),
+                ),
+            )
         },
         events={
             **randomization,

@@ -161,6 +161,42 @@ def joint_vel_error(env: Env, command: str) -> Tensor:
     return _motion(env, command).joint_vel_error()
 
 
+class narrow_rewards:
+    """Make rewards for tracking stricter as tracking becomes better, in training only.
+
+    Each of the rewards `terms` is a function exp(-e / std^2) of a squared error e. Its parameter
+    ``std`` falls to the root of the mean of e over environments and time, and never rises: so
+    errors of the present size always matter. The mean is a moving average with the factor `rate`
+    for each step. From KungfuBot, https://arxiv.org/abs/2506.12851. Returns the mean of ``std``
+    divided by its value at the start.
+    """
+
+    def __init__(self, env: Env, terms: tuple[str, ...], rate: float = 1e-4) -> None:
+        rewards, self._rate = env.rewards, rate
+        if unknown := [name for name in terms if name not in rewards.names]:
+            raise ConfigError(f"there is no reward {unknown[0]!r}")
+        params = [rewards.terms[rewards.names.index(name)].params for name in terms]
+        if other := [n for n, given in zip(terms, params, strict=True) if "std" not in given]:
+            raise ConfigError(f"the reward {other[0]!r} is no function with a std")
+        self._places = as_index([rewards.names.index(name) for name in terms], env.device)
+        self._initial = torch.tensor([given["std"] for given in params], device=env.device)
+        self._std = env.variable("std", self._initial.clone())
+        self._error = env.variable("error", self._initial.square())
+        for given, std in zip(params, self._std.unbind(), strict=True):
+            given["std"] = std
+
+    def observe(self, env: Env) -> None:
+        """Look at the rewards of a step, before any reset."""
+        values = env.rewards.values[:, self._places].clamp_min(torch.finfo().tiny)
+        error = values.log().mean(dim=0).mul_(-self._std.square())
+        self._error.lerp_(error, self._rate)
+        torch.minimum(self._std, self._error.sqrt(), out=self._std)
+
+    def __call__(self, env: Env, mask: Tensor) -> Tensor:
+        """See `Curricula`."""
+        return (self._std / self._initial).mean()
+
+
 class motion_clip:
     """Number of the motion that is followed; evaluations show a row for each.
 
