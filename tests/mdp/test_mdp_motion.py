@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import mujoco
@@ -14,6 +15,7 @@ from walker import HINGES, walker_model, walker_task
 
 from simtrain import (
     CommandTermCfg,
+    CurriculumTermCfg,
     JointPositionActionCfg,
     MetricTermCfg,
     ObservationTermCfg,
@@ -200,6 +202,45 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
         assert env.terminations.time_outs.tolist() == ended
         motion.resample(dones)
         motion.update()
+
+
+def test_rewards_become_as_strict_as_errors_are_small_and_never_less_strict(files):
+    task = _task(files)
+    kinds = {"terms": ("body_pos", "body_lin_vel"), "rate": 0.5}
+    task.curricula = {"narrow": CurriculumTermCfg(mdp.narrow_rewards, **kinds)}
+    env = Env(task, 6, EngineCfg())
+    names = env.rewards.names
+
+    def step(errors: list[float]) -> list[float]:
+        """With mean squared errors, the widths after a step."""
+        now = torch.tensor(errors).unsqueeze(1) * torch.tensor([0.0, 1.0, 2.0] * 2)
+        for name, row in zip(kinds["terms"], now, strict=True):
+            i = names.index(name)
+            env.rewards.values[:, i] = torch.exp(-row / env.rewards.terms[i].params["std"] ** 2)
+        env.curricula.observe()
+        env.curricula.compute(torch.zeros(6, dtype=torch.bool))
+        return [float(env.rewards.terms[names.index(n)].params["std"]) for n in kinds["terms"]]
+
+    assert step([0.16, 100.0]) == pytest.approx([math.sqrt((0.64 + 0.16) / 2), 0.8])
+    assert step([0.16, 0.0])[0] == pytest.approx(math.sqrt((0.4 + 0.16) / 2))
+    stds = step([0.3, 0.0])
+    assert stds[0] == pytest.approx(math.sqrt(0.28))  # not wider again
+    mean = sum(std / 0.8 for std in stds) / 2
+    assert float(env.curricula.log["Curriculum/narrow"]) == pytest.approx(mean)
+
+    other = Env(task, 6, EngineCfg())
+    other.set_variables(env.variables())
+    for name in names:
+        i = names.index(name)
+        known = [float(e.rewards.terms[i].params["std"]) for e in (env, other)]
+        assert known[0] == known[1]
+    assert evaluation_task(task).curricula == {}
+
+    for terms, message in ((("nothing",), "no reward 'nothing'"), (("mine",), "'mine' is no func")):
+        task.rewards["mine"] = RewardTermCfg(mdp.is_alive, 1.0)
+        task.curricula["narrow"].params["terms"] = terms
+        with pytest.raises(ConfigError, match=message):
+            Env(task, 2, EngineCfg())
 
 
 def test_motions_held_out_are_followed_in_evaluations_only(files):
