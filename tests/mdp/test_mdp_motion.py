@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -206,20 +207,20 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
 
 def test_rewards_become_as_strict_as_errors_are_small_and_never_less_strict(files):
     task = _task(files)
-    kinds = {"terms": ("body_pos", "body_lin_vel"), "rate": 0.5}
-    task.curricula = {"narrow": CurriculumTermCfg(mdp.narrow_rewards, **kinds)}
+    terms = ("body_pos", "body_lin_vel")
+    task.curricula = {"narrow": CurriculumTermCfg(mdp.narrow_rewards, terms=terms, rate=0.5)}
     env = Env(task, 6, EngineCfg())
     names = env.rewards.names
 
     def step(errors: list[float]) -> list[float]:
         """With mean squared errors, the widths after a step."""
         now = torch.tensor(errors).unsqueeze(1) * torch.tensor([0.0, 1.0, 2.0] * 2)
-        for name, row in zip(kinds["terms"], now, strict=True):
+        for name, row in zip(terms, now, strict=True):
             i = names.index(name)
             env.rewards.values[:, i] = torch.exp(-row / env.rewards.terms[i].params["std"] ** 2)
         env.curricula.observe()
         env.curricula.compute(torch.zeros(6, dtype=torch.bool))
-        return [float(env.rewards.terms[names.index(n)].params["std"]) for n in kinds["terms"]]
+        return [float(env.rewards.terms[names.index(n)].params["std"]) for n in terms]
 
     assert step([0.16, 100.0]) == pytest.approx([math.sqrt((0.64 + 0.16) / 2), 0.8])
     assert step([0.16, 0.0])[0] == pytest.approx(math.sqrt((0.4 + 0.16) / 2))
@@ -236,9 +237,9 @@ def test_rewards_become_as_strict_as_errors_are_small_and_never_less_strict(file
         assert known[0] == known[1]
     assert evaluation_task(task).curricula == {}
 
-    for terms, message in ((("nothing",), "no reward 'nothing'"), (("mine",), "'mine' is no func")):
+    for wrong, message in ((("nothing",), "no reward 'nothing'"), (("mine",), "'mine' is no func")):
         task.rewards["mine"] = RewardTermCfg(mdp.is_alive, 1.0)
-        task.curricula["narrow"].params["terms"] = terms
+        task.curricula["narrow"].params["terms"] = wrong
         with pytest.raises(ConfigError, match=message):
             Env(task, 2, EngineCfg())
 
@@ -250,10 +251,13 @@ def test_motions_held_out_are_followed_in_evaluations_only(files):
     for sampling in ("adaptive", "uniform", "start"):
         task.commands["motion"].params["sampling"] = sampling
         env = Env(task, 200, EngineCfg())
-        assert not env.commands.terms["motion"].clip().any()
+        motion: Any = env.commands.terms["motion"]
+        assert not motion.clip().any()
     evaluated = Evaluator(evaluation_task(task), 5, engine=EngineCfg())
-    assert evaluated.env.commands.terms["motion"].clip().tolist() == [0, 1, 0, 1, 0]
-    assert evaluated.env.metrics.terms[0].function.labels == ("0", "1 (held out)")
+    motion = evaluated.env.commands.terms["motion"]
+    assert motion.clip().tolist() == [0, 1, 0, 1, 0]
+    kind: Any = evaluated.env.metrics.terms[0].function
+    assert kind.labels == ("0", "1 (held out)")
 
 
 def test_adaptive_sampling_begins_where_episodes_failed_and_evenly_beside(files):
