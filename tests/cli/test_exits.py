@@ -67,7 +67,7 @@ def _run(program: str, output: str = "", argument: str = "/dev/null") -> tuple[i
     )
     result = subprocess.run(
         ["bash", "-c", script, sys.executable, program, argument],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     return result.returncode, result.stdout, result.stderr
 

@@ -241,7 +241,7 @@ def test_nothing_of_simtrain_and_torch_is_imported_by_what_is_exported(made) -> 
         f"; runpy.run_path({str(folder / 'mujoco_robot.py')!r}, run_name='__main__')"
     )
     command = [sys.executable, "-P", "-c", program]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert said.startswith("qpos [")
 
 
@@ -544,7 +544,7 @@ def test_a_motion_is_followed_alike_outside_of_simtrain(tmp_path) -> None:
         "short": {"frame": [15]},
     }
     command = [sys.executable, str(folder / "mujoco_robot.py"), "--seconds=0.2", "--blend=0.1"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert said.startswith("qpos [")
 
 

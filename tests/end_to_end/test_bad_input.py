@@ -152,7 +152,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
     name, *arguments = command.split()
     return subprocess.run(
         [Path(sys.executable).with_name(name), *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 
 

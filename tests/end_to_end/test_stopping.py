@@ -84,7 +84,7 @@ from simtrain.cli.start import train as main
 main()
 """
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=400, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
     assert not list(here.iterdir())

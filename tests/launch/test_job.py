@@ -38,7 +38,7 @@ def launch_ranks(*args, **kwargs):
 simtrain.training.job.launch_ranks = launch_ranks
 train("cartpole-balance --gpu-ids None --cpu-workers 2 --engine warp".split())
 """
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=100, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=400, check=True)
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ from simtrain.launch.private import private_folder
 with private_folder(pathlib.Path(sys.argv[1])):
     os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=100)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=400)
     (abandoned,) = tmp_path.iterdir()
     with private_folder(tmp_path):
         (alive,) = tmp_path.iterdir()
         assert alive != abandoned
-        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=100)
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=400)
         assert alive.exists()
 
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory) -> Path:
     program = Path(__file__).with_name("members.py")
     result = subprocess.run(
         [sys.executable, str(program), str(here), "4"],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=560, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     (here / "output").write_text(result.stdout)
