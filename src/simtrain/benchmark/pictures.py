@@ -148,7 +148,7 @@ def _draw_metric(ax: Axes, results: UntilResults, name: str, value: float) -> No
     for i, seed in enumerate(results.seeds):
         points = [(e.env_steps, e.values.get(name, math.nan)) for e in seed.evaluations]
         ax.plot(*zip(*points, strict=True), ".-", color=color(i), label=f"seed {seed.seed}")
-    ax.axhline(value, color="black", linewidth=1.0, linestyle="--")
+    ax.axhline(value, color="black", linewidth=1.0, linestyle="--", label="condition")
     ax.set_title(name)
     counts_on_x(ax, "environment steps")
     numbers_on(ax, "y")
