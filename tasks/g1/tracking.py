@@ -108,6 +108,7 @@ def g1_tracking() -> TaskCfg:
                 mdp.MotionCommand,
                 (1e6, 1e6),
                 files=tuple(f"g1/motions/{name}.npz" for name in MOTIONS),
+                held_out=(),  # followed in evaluations only
                 bodies=BODIES,
                 anchor="torso_link",
                 sampling="adaptive",
