@@ -95,3 +95,11 @@ def test_the_word_after_help_is_what_it_is_about(words, topic):
 def test_an_unknown_topic_is_a_mistake_that_names_the_nearest():
     with pytest.raises(ConfigError, match=r"no flag 'env.rewrads' \(did you mean 'env.rewards'"):
         parse_flags("train", default_config("cartpole-balance"), ["--help", "env.rewrads"])
+
+
+def test_a_parameter_s_help_has_the_text_of_its_term_and_short_numbers(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    text = help_text("train", default_config("go1-velocity-flat"), "env.commands.gait.frequency")
+    first, _, about = text.partition("\n\n")
+    assert "(default: 2.88 3.52)" in first
+    assert "stopping_time" in about

@@ -9,6 +9,7 @@ import pytest
 
 from simtrain.algorithms.cfg import Flag
 from simtrain.cli.parse import parse_flags
+from simtrain.config.tasks import default_config
 from simtrain.errors import ConfigError
 
 
@@ -52,3 +53,15 @@ def test_what_tyro_rejects_is_one_line_that_names_flag_value_and_kind(command, m
     assert str(error.value).startswith(message)
     assert str(error.value).endswith("; `program --help` lists all flags")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "parameter"),
+    [
+        ("--env.commands.velocity.heading-stiffness 1", "heading_stiffness"),
+        ("--env.observations.critic.joint-pos.biased True", "biased"),
+    ],
+)
+def test_a_parameter_that_the_task_leaves_at_its_default_has_a_message(command, parameter):
+    with pytest.raises(ConfigError, match=f"the task leaves {parameter} at its default"):
+        parse_flags("train", default_config("go1-velocity-flat"), command.split())

@@ -77,7 +77,10 @@ def help_text(prog: str, config: Any, topic: str, description: str | None = None
     flags = {flag.name.replace("_", "-"): flag for flag in root.all_flags()}
     groups = {group.name: group for group in root.walk() if group.name}
     if topic in flags:
-        return "\n".join(_table([flags[topic]]))
+        option = flags[topic]
+        term = next(group for group in root.walk() if option in group.flags)
+        about = [] if option.takes else ["", *_wrapped(term.text)]
+        return "\n".join([*_table([option]), *about])
     if topic in groups:
         return "\n".join([*_section(groups[topic]), *_overview(groups[topic])])
     if topic not in ("", "all"):
@@ -172,6 +175,8 @@ def _typed(value: Any) -> str:
         return " ".join(map(_typed, value))
     if callable(value):
         return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, float):
+        return str(float(f"{value:.12g}"))  # 2.88, not 2.8800000000000003
     return "''" if value == "" else str(value)
 
 

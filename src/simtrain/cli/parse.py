@@ -3,11 +3,12 @@
 Catching them takes tyro's private ``_errors``; ``tests/cli/test_parse.py`` fails if that changes.
 """
 
+import inspect
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 from tyro import _errors
@@ -103,6 +104,18 @@ def _check_paths(config: object, arguments: Sequence[str]) -> None:
             check_path(value, flag(*path))
 
 
+def _default_of_term(name: str, config: Any) -> str:
+    """If `name` would be a parameter that a term leaves at its default, what to do; else ``""``."""
+    *path, parameter = name.removeprefix("--").replace("-", "_").split(".")
+    for part in path:
+        config = getattr(config, "terms", config)  # of observations
+        config = config.get(part) if isinstance(config, dict) else getattr(config, part, None)
+    function = getattr(config, "func", None)
+    if function is None or parameter not in inspect.signature(function).parameters:
+        return ""
+    return f"the task leaves {parameter} at its default; set it in the task to get a flag"
+
+
 def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
@@ -110,7 +123,7 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         flags = flags_of(config)
         others = _OTHERS_FOR_TRAIN if "--until" in flags else {}
         others = _OTHERS_FOR_PLAY if "--policy" in flags else others
-        here = others.get(name.replace("_", "-"))
+        here = others.get(name.replace("_", "-")) or _default_of_term(name, config)
         return f"there is no flag {name}{f'; {here}' if here else did_you_mean(name, flags)}"
     if (argument := getattr(event, "argument", None)) is None:
         return None

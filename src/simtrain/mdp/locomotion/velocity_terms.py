@@ -122,10 +122,11 @@ class UniformVelocityCommand(CommandTerm):
 
 
 class command_ranges:
-    """Widen the bounds of a `UniformVelocityCommand`, from `start` times the bounds to all of them.
+    """Widen the bounds of a `UniformVelocityCommand`.
 
-    The change begins after `after_steps` control steps and ends at `steps`. `ranges` names the
-    bounds to widen; the others are complete from the start.
+    They begin as `start` times the full bounds, and end as the full bounds. The change begins after
+    `after_steps` control steps and ends at `steps`. `ranges` names the bounds to widen; the others
+    are complete from the start.
     """
 
     def __init__(
