@@ -77,6 +77,7 @@ def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
     write(prepared, "dog", tmp_path / 'My "first" dog', is_project=True)
     text = (tmp_path / 'My "first" dog' / "pyproject.toml").read_text()
     assert tomllib.loads(text)["project"]["name"] == "my-first-dog"
+    assert "logs/" in (tmp_path / 'My "first" dog' / ".gitignore").read_text().split()
 
 
 def test_what_was_prepared_can_be_prepared_again(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = Fal
             raise ConfigError(f"{text} Move it away, or choose another name.\n{shown}")
         if is_project:
             _make_project(prepared, name, folder, made)
-            project = [made / file for file in ("pyproject.toml", "README.md")]
+            project = [made / file for file in ("pyproject.toml", "README.md", ".gitignore")]
             new += [path.relative_to(made) for path in project if not (folder / path.name).exists()]
         written = [path for path in new if path not in old]
         for path in written:
@@ -123,6 +123,7 @@ def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> No
     project = _filled("pyproject.toml.txt", name=project_name, source=source)
     (made / "pyproject.toml").write_text(project)
     (made / "README.md").write_text(_filled("README.md.txt", title=title, task=task))
+    (made / ".gitignore").write_text(".venv/\n__pycache__/\nlogs/\n")
 
 
 def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
