@@ -127,8 +127,10 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
 
     conditions = find_conditions(folder, config.verify_model)
     thresholds = _thresholds(config.verify_threshold, list(conditions))
-    with interruptible(), Console(stderr=True).status("playing the policy in its task") as status:
-        result = Verifier(saved, config.episodes or 40)(folder, conditions, status.update)
+    console = Console(stderr=True)
+    with interruptible(), console.status("playing the policy in its task") as status:
+        tell = status.update if console.is_terminal else console.print
+        result = Verifier(saved, config.episodes or 40)(folder, conditions, tell)
     for sentence in result.differences:
         print(f"error: {sentence}", file=sys.stderr)
     if result.differences:
@@ -147,6 +149,8 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     for name in failed:
         text = f"it keeps {result.kept(name).value:.3f} of its return with {name}"
         print(f"error: {text}; --verify-threshold is {thresholds[name]:g}", file=sys.stderr)
+    for name in (n for n in thresholds if n not in failed):
+        print(f"verified: the files keep {result.kept(name).value:.3f} of the return with {name}")
     return FAILED if failed else DONE
 
 
