@@ -84,16 +84,19 @@ def main() -> None:
     folder = Path(__file__).resolve().parent
     policy = Policy(folder)
     robot = MujocoRobot(policy, mujoco.MjModel.from_xml_path(str(folder / "model.xml")))
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--blend", type=float, default=0.0, help="seconds from the home pose")
+    parser = argparse.ArgumentParser(description="Run the policy in MuJoCo, in real time.")
+    parser.add_argument("--seconds", type=float, default=10.0, help="simulated time, s")
+    parser.add_argument("--blend", type=float, default=0.0, help="time from the home pose, s")
     commands = policy.about["commands"]
     starts = {c["name"]: c["runs"]["starts"] for c in commands if c["runs"] and c["runs"]["starts"]}
     for name, size in ((c["name"], c["size"]) for c in commands if not c["runs"]):
-        parser.add_argument(f"--{name}", type=float, nargs=size, default=[0.0] * size, dest=name)
+        about = {"dest": name, "help": "command, in m, rad and s"}
+        parser.add_argument(f"--{name}", type=float, nargs=size, default=[0.0] * size, **about)
     for name, choices in starts.items():
         first = next(iter(choices))
-        parser.add_argument(f"--{name}", choices=[*choices], default=first, dest=name)
+        parser.add_argument(
+            f"--{name}", choices=[*choices], default=first, dest=name, help="start of the episode"
+        )
     arguments = vars(parser.parse_args())
     for name, choices in starts.items():
         policy.start(name, arguments[name])

@@ -20,7 +20,7 @@ from simtrain.files import written_whole
 from simtrain.run.directory import LINEAGE
 from simtrain.run.logged import read_lineage
 from simtrain.training.context import RunContext
-from simtrain.training.evaluator import Estimate
+from simtrain.training.evaluator import Estimate, with_margin
 from simtrain.training.features.recorder import RunRecords
 from simtrain.training.population.evolution import Candidate, Decision, Values, fitness_of
 
@@ -134,13 +134,11 @@ def exchange_table(reports: Sequence[Report], decisions: Sequence[Decision], fit
     names = [name.rsplit(".", 1)[-1] for name in reports[0].settings.values]
     rows = [["member", fitness, "parent", "mutation", *names]]
     for i in sorted(range(len(reports)), key=lambda i: -reports[i].candidate.score):
-        estimate, decision = reports[i].fitness, decisions[i]
-        margin = (estimate.high - estimate.low) / 2.0
-        interval = f" ± {margin:.3g}" if math.isfinite(margin) else ""
+        decision = decisions[i]
         parent = "" if decision.parent == i else str(decision.parent)
         mutation = "" if decision.mutation == "none" else decision.mutation.replace("_", "-")
         numbers = [f"{value:.4g}" for value in reports[i].settings.values.values()]
-        rows.append([str(i), f"{estimate.value:.4g}{interval}", parent, mutation, *numbers])
+        rows.append([str(i), with_margin(fitness, reports[i].fitness), parent, mutation, *numbers])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
