@@ -38,6 +38,7 @@ BODIES = (
     *ENDS,
 )
 MOTIONS = ("squat", "bow", "wave", "one_leg", "turn", "walk", "cmu_walk")
+TRACKED = ("anchor_pos", "anchor_ori", "body_pos", "body_ori", "body_lin_vel", "body_ang_vel")
 CALM_STEPS = 4800  # without pushes and randomization, at first
 
 # An eighth of what each motor's largest torque bends its servo by, as in the velocity task.
@@ -161,16 +162,7 @@ def g1_tracking() -> TaskCfg:
             "ee_pos_error": MetricTermCfg(mdp.ee_pos_error, command="motion", bodies=ENDS),
             "ee_ori_error": MetricTermCfg(mdp.ee_ori_error, command="motion", bodies=ENDS),
         },
-        curricula={
-            "narrow": CurriculumTermCfg(
-                mdp.narrow_rewards,
-                rate=1e-4,
-                terms=(
-                    *("anchor_pos", "anchor_ori", "body_pos"),
-                    *("body_ori", "body_lin_vel", "body_ang_vel"),
-                ),
-            )
-        },
+        curricula={"narrow": CurriculumTermCfg(mdp.narrow_rewards, rate=1e-4, terms=TRACKED)},
         events={
             **randomization,
             "push": EventTermCfg(

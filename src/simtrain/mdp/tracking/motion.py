@@ -94,7 +94,8 @@ class MotionCommand(CommandTerm):
 
     def __post_init__(self, env: Env) -> None:
         self._env, device = env, env.device
-        self._clips = clips = _load(self.files, self.held_out, env.model, env.step_dt)
+        files = (*self.files, *self.held_out)
+        self._clips = clips = _load(files, env.model, env.step_dt)
         self.clips = tuple(clip.name for clip in clips)
         """Names of the motions, those held out last."""
         self._followed = len(clips if self.follow_held_out else self.files)
@@ -134,7 +135,7 @@ class MotionCommand(CommandTerm):
         for ranges in ("pose_range", "velocity_range"):
             by_axis(params.get(ranges) or {})
         find_base(model)
-        _load(params["files"], params.get("held_out", ()), model, step_dt)
+        _load((*params["files"], *params.get("held_out", ())), model, step_dt)
 
     def resample(self, mask: Tensor) -> None:
         """Start new episodes in `mask`: draw a frame and set the robot to it, in place."""
@@ -365,11 +366,8 @@ class _Bins:
         self.kernel = torch.block_diag(*kernels).to(device)
 
 
-def _load(
-    files: tuple[str, ...], held_out: tuple[str, ...], model: mujoco.MjModel, step_dt: float
-) -> list[MotionClip]:
-    """The motions in the files; ConfigError if one does not fit the model or the control rate."""
-    files = (*files, *held_out)
+def _load(files: tuple[str, ...], model: mujoco.MjModel, step_dt: float) -> list[MotionClip]:
+    """The motions in `files`; ConfigError if one does not fit the model or the control rate."""
     clips = [MotionClip.load(find_beside_tasks(file), model) for file in files]
     names = [clip.name for clip in clips]
     if double := [name for name in names if names.count(name) > 1]:
