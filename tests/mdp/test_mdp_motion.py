@@ -212,20 +212,24 @@ def test_rewards_become_as_strict_as_errors_are_small_and_never_less_strict(file
     env = Env(task, 6, EngineCfg())
     names = env.rewards.names
 
-    def step(errors: list[float]) -> list[float]:
-        """With mean squared errors, the widths after a step."""
-        now = torch.tensor(errors).unsqueeze(1) * torch.tensor([0.0, 1.0, 2.0] * 2)
-        for name, row in zip(terms, now, strict=True):
+    def step(*errors: float) -> list[float]:
+        """With these squared errors of the environments in both rewards, the widths after it."""
+        for name in terms:
             i = names.index(name)
-            env.rewards.values[:, i] = torch.exp(-row / env.rewards.terms[i].params["std"] ** 2)
+            width = env.rewards.terms[i].params["std"]
+            env.rewards.values[:, i] = torch.exp(torch.tensor(errors) / -(width**2))
         env.curricula.observe()
         env.curricula.compute(torch.zeros(6, dtype=torch.bool))
         return [float(env.rewards.terms[names.index(n)].params["std"]) for n in terms]
 
-    assert step([0.16, 100.0]) == pytest.approx([math.sqrt((0.64 + 0.16) / 2), 0.8])
-    assert step([0.16, 0.0])[0] == pytest.approx(math.sqrt((0.4 + 0.16) / 2))
-    stds = step([0.3, 0.0])
-    assert stds[0] == pytest.approx(math.sqrt(0.28))  # not wider again
+    # Five of six errors are below 0.8, or three, or none.
+    assert step(0.0, 0.1, 0.2, 0.3, 0.4, 100.0) == pytest.approx([0.8 * (1 - 0.5 / 3)] * 2)
+    assert step(0.1, 0.2, 0.3, 100.0, 100.0, 100.0) == pytest.approx([0.8 * (1 - 0.5 / 3)] * 2)
+    stds = step(*[2.0] * 6)
+    assert stds == pytest.approx([0.8 * (1 - 0.5 / 3)] * 2)  # not wider again
+    for _ in range(300):
+        stds = step(0.01, 0.02, 0.09, 0.0901, 50.0, 50.0)
+    assert stds == pytest.approx([0.3] * 2, rel=0.1)  # the root of the median
     mean = sum(std / 0.8 for std in stds) / 2
     assert float(env.curricula.log["Curriculum/narrow"]) == pytest.approx(mean)
 
