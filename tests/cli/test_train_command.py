@@ -74,6 +74,10 @@ def test_stages_follow_the_samples_too_within_limits():
     assert many.env.events["push"].after_steps == own.env.events["push"].after_steps / 5
     steps = [config.env.curricula["command_ranges"].params["steps"] for config in (many, own)]
     assert steps[0] == steps[1] / 5
+    tracking = discover().find("g1-tracking").configuration()
+    same = TrainConfig.of_task("g1-tracking", tracking)
+    faster = same.for_samples(4 * same.samples(1)).env.curricula["narrow"].params
+    assert faster["rate"] == 2.0 * tracking.curricula["narrow"].params["rate"]
     assert many.max_iterations == own.max_iterations / 5
     assert many.ppo.num_mini_batches == 16 * own.ppo.num_mini_batches
 

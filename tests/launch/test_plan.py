@@ -104,6 +104,10 @@ def test_a_process_that_can_no_longer_choose_its_gpu_is_refused(
             devices.use(0)
     else:
         assert devices.use(0) == torch.device("cuda:0")
+        # A benchmark's smaller jobs are of the same GPUs.
+        most = resolve_devices((2, 1, 0), 1, HostGpus(None, uuids))
+        assert most.first(2).use(1) == torch.device("cuda:1")
+        assert visible() == ["uuid 2", "uuid 1"]
 
 
 DRIVER = """

@@ -94,9 +94,8 @@ def measure_cases(
     name = ""
     for ranks, threads in dict.fromkeys((case.ranks, case.threads) for case in cases):
         some = [case for case in cases if (case.ranks, case.threads) == (ranks, threads)]
-        visible = ",".join(settings.devices.visible.split(",")[:ranks])
-        devices = Devices(settings.devices.kind, ranks, visible)
-        job = Job(("localhost",), (devices,), threads=threads, grace_seconds=10.0)
+        devices = (settings.devices.first(ranks),)
+        job = Job(("localhost",), devices, threads=threads, grace_seconds=10.0)
         given = job, measure_rank, some, settings
         measured = launch_ranks(*given, receive=say, stop=stop, log_dir="")
         if measured is None or stop():

@@ -177,7 +177,8 @@ class TrainConfig(LaunchFlags):
         With k times the samples of the task's default, mini-batches keep their size, the divergence
         that is aimed at grows by sqrt(k), and iterations shrink by sqrt(k), each within limits.
         So do the steps after which events begin, and a curriculum's parameters `steps` and
-        `after_steps`. With fewer samples nothing changes.
+        `after_steps`; its parameter `rate`, for each step, grows. With fewer samples nothing
+        changes.
         """
         more = samples / (self.env.num_envs * self.env.num_steps_per_env)
         if more <= 1.0:
@@ -191,6 +192,8 @@ class TrainConfig(LaunchFlags):
         for curriculum in env.curricula.values():
             for name in curriculum.params.keys() & {"steps", "after_steps"}:
                 curriculum.params[name] = round(curriculum.params[name] * fewer)
+            if "rate" in curriculum.params:
+                curriculum.params["rate"] /= fewer
         return replace(
             self,
             max_iterations=math.ceil(self.max_iterations * fewer),

@@ -1,5 +1,7 @@
 """The plan of a job: its hosts and the devices of its ranks, from ``--gpu-ids`` to ``cuda:i``."""
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +34,11 @@ class Devices:
     def gpus(self) -> int:
         """Number of GPUs; 0 for the CPU."""
         return len(self.visible.split(",")) if self.kind == "cuda" else 0
+
+    def first(self, ranks: int) -> Devices:
+        """Those of the first `ranks` of as many GPUs, or of so many on the CPU."""
+        visible = ",".join(self.visible.split(",")[:ranks])
+        return replace(self, ranks=ranks, visible=visible, uuids=self.uuids[:ranks])
 
     def use(self, local_rank: int) -> torch.device:
         """Give this process its device, and make it torch's current one.
