@@ -29,6 +29,8 @@ pytestmark = MARKS
 TASKS = ["cartpole-swingup"]
 if HAS_GPU:  # without one, compiling takes minutes; tests/dry_gpu has all tasks
     TASKS += ["go1-velocity-flat", "go1-velocity-rough"]
+# MuJoCo Warp does not sort contacts: those with a height field, many at a time, set runs apart.
+REPEATABLE = [task for task in TASKS if not task.endswith("rough")]
 
 
 def make_trainer(task: str | TaskCfg, *, graphs: bool, deterministic: bool = False) -> Trainer:
@@ -60,7 +62,7 @@ def test_a_rollout_does_not_wait_for_the_device(task: str, graphs: bool) -> None
     assert engine.graphs.enabled
 
 
-@pytest.mark.parametrize("task", ["cartpole-balance", *TASKS])
+@pytest.mark.parametrize("task", ["cartpole-balance", *REPEATABLE])
 def test_training_by_graphs_is_training_eagerly(task: str) -> None:
     """With physics whose sums have a fixed order, or chance would set them apart."""
     eager, graphed = (make_trainer(task, graphs=g, deterministic=True) for g in (False, True))
@@ -90,7 +92,7 @@ def evaluations(task: str, *, graphs: bool) -> list[Evaluation]:
     return [result for result in results if result is not None]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", REPEATABLE)
 def test_an_evaluation_by_a_graph_is_one_without_it(task: str) -> None:
     for eager, graphed in zip(*(evaluations(task, graphs=g) for g in (False, True)), strict=True):
         assert graphed.warnings == eager.warnings
@@ -137,6 +139,6 @@ def test_the_command_trains(engine: str, deterministic: str, tmp_path: Path, cap
 
 
 def test_more_environments_than_fit_are_a_mistake_in_the_command(tmp_path: Path) -> None:
-    flags = [*GPU_FLAGS, "--num-envs", str(2**27), "--log-root", str(tmp_path)]
-    with pytest.raises(ConfigError, match=r"use --num-envs \d+"):
+    flags = [*GPU_FLAGS, "--num-envs", str(2**26), "--log-root", str(tmp_path)]
+    with pytest.raises(ConfigError, match=r"environments.* use .*--num-envs"):
         command.train(["cartpole-balance", *flags])

@@ -143,6 +143,10 @@ def test_heights_agree_with_rays_through_the_simulated_terrain():
     ]
     difference = env.terrain.height(points) - torch.tensor(hits)
     assert difference.abs().max() < 5e-3
+    # Also of robots that were thrown away.
+    far = torch.tensor([[math.nan, 0.0], [1e30, -1e30], [math.inf, -math.inf]])
+    assert torch.isfinite(env.terrain.height(far)).all()
+    assert torch.isfinite(env.terrain.highest(far)).all()
 
 
 def test_the_scan_agrees_with_rays_as_numbers_and_as_an_image():

@@ -46,7 +46,8 @@ class TrainConfig(LaunchFlags):
     """Physics engine: mujoco is MuJoCo on CPU threads, warp is MuJoCo Warp; auto takes warp on GPUs
     and mujoco on the CPU."""
     deterministic: bool = False
-    """Give the same results in every run on a GPU too; slower. The CPU engine always does."""
+    """Compute sums on a GPU in a fixed order, slower: the same results in every run, except for
+    physics on it, as MuJoCo Warp cannot sort contacts yet."""
     cuda_graphs: Flag = True
     """Replay whole steps of rollouts and mini-batches of updates as CUDA graphs, if the terms of
     the task allow it; False launches each operation separately and times each phase."""

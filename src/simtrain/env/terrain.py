@@ -91,6 +91,7 @@ class Terrain:
         squares = np.stack((a, b, c, heights[1:, 1:] - a - b - c), axis=-1)
         # Along x and y, in the first axis.
         self._half_size = torch.tensor(self.half_size, device=device).unsqueeze(1)
+        self._zero = torch.zeros((), device=device)
         self._middle = self._half_size / self._resolution + 0.5
         self._row_length = a.shape[1]
         counts = [[float(count)] for count in reversed(a.shape)]
@@ -109,12 +110,13 @@ class Terrain:
         """Heights of the ground at `points`, ``(..., 2)`` in the world, m. Shape: ``(...)``.
 
         Interpolated bilinearly between the nodes, with one read of memory a point; beyond the
-        border that of the border. (MuJoCo divides each square between four nodes into two
-        triangles; the two agree on its edges.)
+        border that of the border, and of a point that is NaN that of a corner. (MuJoCo divides each
+        square between four nodes into two triangles; the two agree on its edges.)
         """
         places = points.movedim(-1, 0).contiguous().flatten(1)
-        places = ((places + self._half_size) / self._resolution).clamp_(min=0.0)
-        places = torch.minimum(places, self._num_squares)
+        places = (places + self._half_size) / self._resolution
+        # Unlike clamp, it leaves no NaN, which would be an index outside of the table.
+        places = torch.minimum(torch.fmax(places, self._zero), self._num_squares)
         square = torch.minimum(places.floor(), self._last_square)
         column, row = square.long()
         number = torch.add(column, row, alpha=self._row_length)
@@ -125,7 +127,8 @@ class Terrain:
 
     def highest(self, points: Tensor) -> Tensor:
         """The highest ground within a robot's reach of `points`, ``(n, 2)``, m. Shape: ``(n,)``."""
-        places = torch.add(self._middle, points.T, alpha=1.0 / self._resolution).clamp_(min=0.0)
+        places = torch.add(self._middle, points.T, alpha=1.0 / self._resolution)
+        places = torch.fmax(places, self._zero)
         column, row = torch.minimum(places, self._num_squares).long()  # of the nearest node
         number = torch.add(column, row, alpha=self._row_length + 1)
         return self._tops.index_select(0, number)

@@ -1,10 +1,12 @@
-"""Warp kernels of the GPU engine: masked copies of rows, peak buffer sizes, failed environments.
+"""Warp kernels of the GPU engine: masked copies of rows, peak buffer sizes, failed environments,
+false contacts.
 
 No ``from __future__ import annotations`` here: Warp reads the annotations as types.
 """
 
 # mypy: ignore-errors
 
+import mujoco
 import warp as wp
 
 wp.set_module_options({"enable_backward": False})
@@ -61,3 +63,33 @@ def find_failed(qpos: Rows, qvel: Rows, act: Rows, largest: float, failed: Mask)
     for i in range(act.shape[1]):
         finite = finite and wp.abs(act[row, i]) <= largest
     failed[row] = not finite
+
+
+@wp.kernel
+def drop_false_contacts(
+    nacon: Integers,
+    geoms: wp.array[wp.vec2i],
+    worlds: Integers,
+    distances: wp.array[float],
+    frames: wp.array[wp.mat33],
+    geom_types: Integers,
+    geom_rbound: Rows,
+    geom_xmat: wp.array2d[wp.mat33],
+    types: Integers,
+):
+    """Switch off contacts with height fields that a geom above one cannot have.
+
+    MuJoCo Warp's depths between a capsule and an edge of a height field are sometimes wrong by
+    much: then the geom lies deeper than it is large, or is pushed into the ground.
+    """
+    i = wp.tid()
+    if i >= nacon[0]:
+        return
+    field, other, world = geoms[i][0], geoms[i][1], worlds[i]
+    if field < 0 or other < 0 or geom_types[field] != wp.static(int(mujoco.mjtGeom.mjGEOM_HFIELD)):
+        return
+    xmat, normal = geom_xmat[world, field], frames[i][0]
+    up = normal[0] * xmat[0, 2] + normal[1] * xmat[1, 2] + normal[2] * xmat[2, 2]
+    radius = geom_rbound[world % geom_rbound.shape[0], other]
+    if up < -0.01 or distances[i] < -radius:
+        types[i] = 0

@@ -72,9 +72,19 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
     if features := [name for name, is_used in unsupported.items() if is_used]:
         raise ConfigError(f"the warp engine does not support {features[0]}: {way}")
     try:
-        return mjw.put_model(model)
+        warp_model = mjw.put_model(model)
     except (NotImplementedError, ValueError) as error:
         raise ConfigError(f"MuJoCo Warp does not support this model: {error} ({way})") from error
+    if np.any(model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD):
+        warp_model.callback.contactfilter = _drop_false_contacts
+    return warp_model
+
+
+def _drop_false_contacts(model: mjw.Model, data: mjw.Data) -> None:
+    found = data.contact
+    inputs = [data.nacon, found.geom, found.worldid, found.dist, found.frame]
+    inputs += [model.geom_type, model.geom_rbound, data.geom_xmat]
+    wp.launch(kernels.drop_false_contacts, data.naconmax, inputs, [found.type])
 
 
 def view_data(model: mujoco.MjModel, data: mjw.Data, field: str) -> Tensor:
