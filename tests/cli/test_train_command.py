@@ -72,6 +72,8 @@ def test_stages_follow_the_samples_too_within_limits():
     own, many = (default.for_samples(n * default.samples(1)) for n in (1, 10_000))
     assert own == default
     assert many.env.events["push"].after_steps == own.env.events["push"].after_steps / 5
+    held = [config.env.events["hold_upright"].params["steps"] for config in (many, own)]
+    assert held[0] == held[1] / 5
     steps = [config.env.curricula["command_ranges"].params["steps"] for config in (many, own)]
     assert steps[0] == steps[1] / 5
     tracking = discover().find("g1-tracking").configuration()

@@ -177,9 +177,9 @@ class TrainConfig(LaunchFlags):
 
         With k times the samples of the task's default, mini-batches keep their size, the divergence
         that is aimed at grows by sqrt(k), and iterations shrink by sqrt(k), each within limits.
-        So do the steps after which events begin, and a curriculum's parameters `steps` and
-        `after_steps`; its parameter `rate`, for each step, grows. With fewer samples nothing
-        changes.
+        So do the steps after which events begin, and the parameters `steps` and `after_steps` of
+        events and curricula; a curriculum's `rate`, for each step, grows. With fewer samples
+        nothing changes.
         """
         more = samples / (self.env.num_envs * self.env.num_steps_per_env)
         if more <= 1.0:
@@ -190,9 +190,10 @@ class TrainConfig(LaunchFlags):
         env = copy.deepcopy(self.env)
         for event in env.events.values():
             event.after_steps = round(event.after_steps * fewer)
+        for term in (*env.events.values(), *env.curricula.values()):
+            for name in term.params.keys() & {"steps", "after_steps"}:
+                term.params[name] = round(term.params[name] * fewer)
         for curriculum in env.curricula.values():
-            for name in curriculum.params.keys() & {"steps", "after_steps"}:
-                curriculum.params[name] = round(curriculum.params[name] * fewer)
             if "rate" in curriculum.params:
                 curriculum.params["rate"] /= fewer
         return replace(
