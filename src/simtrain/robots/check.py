@@ -54,7 +54,8 @@ def _stands(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     away = np.abs(qpos[guided.joints] - home[guided.joints])
     worst = prepared.robot.joints[int(away.argmax())]
     good = bool(np.isfinite(qpos).all()) and abs(sunk) < _SINKS * height and away.max() < _AWAY
-    guide = f"its base upright by a guide: sinks {round(1e3 * sunk)} mm, "
+    moved = f"{'sinks' if sunk >= 0.0 else 'rises'} {round(1e3 * abs(sunk))} mm"
+    guide = f"its base upright by a guide: {moved}, "
     text = f"{STANDS_S:.0f} s at home, {guide if prepared.robot.legs else ''}"
     is_slide = model.joint(worst).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
     text = f"{text}{worst} is {away.max():.2f} {'m' if is_slide else 'rad'} from home"
