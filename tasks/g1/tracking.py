@@ -162,7 +162,9 @@ def g1_tracking() -> TaskCfg:
             "ee_pos_error": MetricTermCfg(mdp.ee_pos_error, command="motion", bodies=ENDS),
             "ee_ori_error": MetricTermCfg(mdp.ee_ori_error, command="motion", bodies=ENDS),
         },
-        curricula={"narrow": CurriculumTermCfg(mdp.narrow_rewards, rate=2e-4, terms=TRACKED)},
+        curricula={
+            "narrow": CurriculumTermCfg(mdp.narrow_rewards, rate=2e-4, share=0.8, terms=TRACKED)
+        },
         events={
             **randomization,
             "push": EventTermCfg(

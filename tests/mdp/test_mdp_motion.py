@@ -207,7 +207,9 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
 def test_rewards_become_as_strict_as_errors_are_small_and_never_less_strict(files):
     task = _task(files)
     terms = ("body_pos", "body_lin_vel")
-    task.curricula = {"narrow": CurriculumTermCfg(mdp.narrow_rewards, terms=terms, rate=0.5)}
+    task.curricula = {
+        "narrow": CurriculumTermCfg(mdp.narrow_rewards, terms=terms, rate=0.25, share=0.5)
+    }
     env = Env(task, 6, EngineCfg())
     names = env.rewards.names
 

@@ -166,15 +166,19 @@ class narrow_rewards:
     """Make rewards for tracking stricter as tracking becomes better, in training only.
 
     Each of the rewards `terms` is a function exp(-e / std^2) of a squared error e. Its parameter
-    ``std`` falls towards the median error of the environments: in each step by the factor
-    1 - `rate` times the share of the environments with smaller errors, beyond a half. It never
-    rises. So errors of the present size always matter, and falls and pushes do not. KungfuBot,
-    https://arxiv.org/abs/2506.12851, takes the mean. Returns the mean of ``std`` divided by its
-    value at the start.
+    ``std`` falls while more than `share` of the environments have smaller errors, in each step by
+    at most the factor 1 - `rate`, and never rises. So errors of the present size always matter,
+    falls and pushes do not change it, and what is hard to follow still pays. KungfuBot,
+    https://arxiv.org/abs/2506.12851, takes the mean of all errors. Returns the mean of ``std``
+    divided by its value at the start.
     """
 
-    def __init__(self, env: Env, terms: tuple[str, ...], rate: float = 2e-4) -> None:
-        rewards, self._rate = env.rewards, rate
+    def __init__(
+        self, env: Env, terms: tuple[str, ...], rate: float = 2e-4, share: float = 0.8
+    ) -> None:
+        if not 0.0 <= share < 1.0:
+            raise ConfigError(f"share is {share}; it must be at least 0 and below 1")
+        rewards, self._rate, self._share = env.rewards, rate, share
         if unknown := [name for name in terms if name not in rewards.names]:
             raise ConfigError(f"there is no reward {unknown[0]!r}")
         params = [rewards.terms[rewards.names.index(name)].params for name in terms]
@@ -189,8 +193,8 @@ class narrow_rewards:
     def observe(self, env: Env) -> None:
         """Look at the rewards of a step, before any reset."""
         smaller = env.rewards.values[:, self._places] > math.exp(-1.0)  # error below std
-        beyond_half = (smaller.float().mean(dim=0) - 0.5).clamp_min(0.0)
-        self._std.mul_(1.0 - self._rate * beyond_half)
+        beyond = (smaller.float().mean(dim=0) - self._share).clamp_min(0.0) / (1.0 - self._share)
+        self._std.mul_(1.0 - self._rate * beyond)
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """See `Curricula`."""
