@@ -31,9 +31,10 @@ RanksPerMember = Annotated[int, Limits(1, 1024)]
 Share = Annotated[float, Limits(1e-6, 0.5)]
 Iterations = Annotated[int, Limits(0, 10**9)]
 _SAVE_INTERVAL = 50  # iterations, without `save_interval`
-_FEWEST_ITERATIONS, _MOST_MINI_BATCHES, _LARGEST_KL = 5.0, 16.0, 2.7
+_FEWEST_ITERATIONS, _MOST_MINI_BATCHES = 5.0, 16.0
 """Factors by which `TrainConfig.for_samples` changes a task's settings at most, see
 docs/performance.md."""
+_LARGEST_KL = 0.08  # that it raises a task's to
 Frequencies = Annotated[tuple[float, float, float, float], Limits(0.0, 1e9)]
 
 
@@ -186,7 +187,7 @@ class TrainConfig(LaunchFlags):
             return self
         fewer = 1.0 / min(math.sqrt(more), _FEWEST_ITERATIONS)
         batches = round(self.ppo.num_mini_batches * min(more, _MOST_MINI_BATCHES))
-        kl = self.ppo.desired_kl * min(math.sqrt(more), _LARGEST_KL)
+        kl = max(self.ppo.desired_kl, min(self.ppo.desired_kl * math.sqrt(more), _LARGEST_KL))
         env = copy.deepcopy(self.env)
         for event in env.events.values():
             event.after_steps = round(event.after_steps * fewer)
