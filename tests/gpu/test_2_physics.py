@@ -76,6 +76,8 @@ def test_it_works_on_pytorchs_current_stream(model) -> None:
         on_time = move(engine)
     synchronize()
     for field, same in zip(on_time, expected, strict=True):
+        # To the last bit, but on a GPU: MuJoCo Warp does not sort contacts there yet.
+        assert torch.equal(field, same) or HAS_GPU
         torch.testing.assert_close(field, same)
 
 

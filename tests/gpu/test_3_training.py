@@ -139,6 +139,6 @@ def test_the_command_trains(engine: str, deterministic: str, tmp_path: Path, cap
 
 
 def test_more_environments_than_fit_are_a_mistake_in_the_command(tmp_path: Path) -> None:
-    flags = [*GPU_FLAGS, "--num-envs", str(2**26), "--log-root", str(tmp_path)]
+    flags = [*GPU_FLAGS, "--num-envs", str(2**24), "--log-root", str(tmp_path)]
     with pytest.raises(ConfigError, match=r"environments.* use .*--num-envs"):
         command.train(["cartpole-balance", *flags])
