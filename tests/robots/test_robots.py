@@ -100,6 +100,16 @@ def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     assert model.body_mass.sum() == pytest.approx(16.4)
 
 
+def test_parts_that_touch_at_home_part_although_the_model_pairs_them(tmp_path: Path) -> None:
+    text = quadruped(extra='<contact><pair geom1="trunk" geom2="hip"/></contact>')
+    text = text.replace('<geom type="box" size="0.2', '<geom name="trunk" type="box" size="0.2')
+    hip = '<geom name="hip" type="sphere" size="0.1" contype="0" conaffinity="0"/>'
+    prepared = prepared_of(text.replace('<joint name="pa"', f'{hip}<joint name="pa"'), tmp_path)
+    assert prepared.touching == (("middle", "p0"),)
+    assert not prepared.model.npair
+    assert check(prepared)[0].is_good
+
+
 def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     prepared = prepared_of(biped(), tmp_path, "urdf")
     data = at_home(prepared.model)

@@ -115,7 +115,10 @@ def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
 
 
 def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Exclude pairs of bodies that touch each other at home, in place; the pairs."""
+    """Exclude pairs of bodies that touch each other at home, in place; the pairs.
+
+    Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
+    """
     model = compiled(spec)
     data = mujoco.MjData(model)
     data.qpos[:] = home
@@ -124,6 +127,10 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
     pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
     for one, two in pairs:
         spec.add_exclude(bodyname1=one, bodyname2=two)
+    for explicit in list(spec.pairs):
+        geoms = model.geom(explicit.geomname1), model.geom(explicit.geomname2)
+        if tuple(sorted(int(geom.bodyid[0]) for geom in geoms)) in bodies:
+            spec.delete(explicit)
     return pairs
 
 
