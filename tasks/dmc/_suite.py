@@ -91,7 +91,8 @@ def suite_task(
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(128, 128)),
             critic=CriticCfg(hidden_dims=(128, 128)),
-            num_learning_epochs=5,
+            desired_kl=0.03,
+            desired_kl_end=0.003,
         ),
     )
 
