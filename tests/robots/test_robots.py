@@ -90,6 +90,18 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
     assert re.search(r"(sinks|rises) \d+ mm, [p-s][a-c] is 0\.\d\d rad from home$", stands), stands
 
 
+def test_knees_bend_although_their_axes_are_opposite_to_those_of_the_hips(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    for leg, sign in (("p", -1), ("q", 1), ("r", -1), ("s", 1)):
+        old = f'<joint name="{leg}c" axis="0 1 0" range="-2.6 -0.3"/>'
+        text = without(text, old, f'<joint name="{leg}c" axis="0 {sign} 0" range="-2.6 2.6"/>')
+    prepared = prepared_of(text, tmp_path)
+    home = dict(zip(prepared.robot.joints, prepared.home[7:], strict=True))
+    assert home["pc"] == pytest.approx(-home["qc"], abs=1e-3)
+    assert home["qc"] < -1.0
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -340,8 +340,10 @@ def _bend(
         part = _CROUCH.get(len(robot.legs), _CROUCH[4])
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
+        signs = [np.sign(data.xaxis[model.joint(name).id, 1]) for name in pitch[:2]]
         for guess, bent in zip(guesses, (knee, -knee), strict=True):
-            guess[[leg.joints.index(name) for name in pitch[:2]]] = -bent / 2.0, bent
+            turns = signs * np.array([-bent / 2.0, bent])
+            guess[[leg.joints.index(name) for name in pitch[:2]]] = turns
     elif not is_biped:
         return
     target = np.array([center if is_biped else hip[0], sole[1], hip[2] - height])
