@@ -102,6 +102,14 @@ def test_knees_bend_although_their_axes_are_opposite_to_those_of_the_hips(tmp_pa
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
 
 
+def test_a_keyframe_in_which_the_robot_lies_is_not_its_home(tmp_path: Path) -> None:
+    legs = " ".join(["0 1.3 -2.55"] * 4)
+    key = f'<keyframe><key qpos="0 0 0.1 1 0 0 0 {legs}"/></keyframe>'
+    prepared = prepared_of(quadruped(actuators=MOTORS, extra=key), tmp_path)
+    assert prepared.robot.has_keyframe
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

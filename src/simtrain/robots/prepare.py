@@ -42,6 +42,8 @@ _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor has no limit, as a fraction of weight times hip height."""
 _LIGHT, _LIGHTEST = 0.01, 0.002
 """Minimum mass of a leg or the base, as a fraction of the robot's, and of an arm, kg."""
+_LYING = 0.4
+"""Distance from hip to ground of a robot that lies, as a fraction of the straight leg."""
 _BANDWIDTH = 10.0
 """Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
 _CROUCH = {2: 0.965, 4: 0.7}
@@ -323,7 +325,8 @@ def _bend(
 ) -> None:
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
-    If the leg is bent in a keyframe, the height of the hip is that of the keyframe.
+    If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the robot
+    lies in it.
     """
     pitch = pitch_joints(model, data, leg)
     if len(pitch) < 2:
@@ -336,7 +339,7 @@ def _bend(
     length, height, is_biped = sum(links), float(hip[2] - sole[2]), len(robot.legs) == 2
     places = [model.joint(name).qposadr[0] for name in leg.joints]
     guesses = [data.qpos[places].copy()]
-    if not robot.has_keyframe or height > 0.985 * length:
+    if not (robot.has_keyframe and _LYING * length < height < 0.985 * length):
         part = _CROUCH.get(len(robot.legs), _CROUCH[4])
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
