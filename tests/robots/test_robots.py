@@ -110,6 +110,15 @@ def test_a_keyframe_in_which_the_robot_lies_is_not_its_home(tmp_path: Path) -> N
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
 
 
+@pytest.mark.parametrize("mesh", [b"version https://git-lfs.github.com/spec/v1", b"solid\nfacet"])
+def test_a_mesh_that_cannot_be_read_is_as_one_that_is_not_there(
+    mesh: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "arm.stl").write_bytes(mesh)
+    source = read(model_file(biped(), tmp_path, "urdf"))
+    assert any("not readable (arm.stl" in note for note in source.notes)
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -20,7 +20,7 @@ _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
-_LARGEST_MESH = 200 * 10**6
+_LARGEST_MESH, _MOST_FACES = 200 * 10**6, 200_000  # the latter in an STL file, as MuJoCo's own
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
@@ -188,8 +188,7 @@ def _find_files(source: Source, path: Path) -> None:
             files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
             nearby = {file.name: file for file in files if file.is_file()}
         file = file or (nearby or {}).get(Path(name).name)
-        is_small = file is not None and file.stat().st_size <= _LARGEST_MESH
-        if file is not None and is_small and file.suffix.lower() in _SUFFIXES:
+        if file is not None and _is_readable(file):
             mesh.file = str(file.resolve())
             continue
         missing.append(Path(name).name)
@@ -205,6 +204,19 @@ def _find_files(source: Source, path: Path) -> None:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         text = f"{len(missing)} meshes are not there or not readable ({shown})"
         source.notes.append(f"{text}: they are neither drawn nor collided with")
+
+
+def _is_readable(file: Path) -> bool:
+    """Whether MuJoCo can read a mesh: one of the formats, not too large, no stand-in of Git LFS."""
+    if file.suffix.lower() not in _SUFFIXES or file.stat().st_size > _LARGEST_MESH:
+        return False
+    with file.open("rb") as mesh:
+        head = mesh.read(84)
+    faces = int.from_bytes(head[80:], "little")
+    is_stl = 1 <= faces <= _MOST_FACES and file.stat().st_size >= 84 + 50 * faces
+    return not head.startswith(b"version https://git-lfs") and (
+        is_stl or file.suffix.lower() != ".stl"
+    )
 
 
 def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
