@@ -119,6 +119,21 @@ def test_a_mesh_that_cannot_be_read_is_as_one_that_is_not_there(
     assert any("not readable (arm.stl" in note for note in source.notes)
 
 
+@pytest.mark.parametrize("suffix", ["URDF", "urdf"])
+def test_a_urdf_may_have_points_as_soles_and_a_name_in_capitals(
+    suffix: str, tmp_path: Path
+) -> None:
+    box = '<box size="0.2 0.08 0.02"/></geometry></collision>'
+    point = '<sphere radius="0.0"/></geometry></collision>'
+    corners = [f'<origin xyz="{x} {y} -0.05"/>' for x in (-0.07, 0.13) for y in (-0.04, 0.04)]
+    points = "<collision>".join(f"{corner}<geometry>{point}" for corner in corners)
+    text = without(biped(), f'<origin xyz="0.03 0 -0.04"/><geometry>{box}', points)
+    prepared = prepared_of(text, tmp_path, suffix)
+    assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
+    assert check(prepared)[0].is_good
+    assert any("are balls of 5 mm" in note for note in prepared.notes)
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -19,6 +19,8 @@ from simtrain.files import read_in_child_first
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
+_POINT = 0.005
+"""Radius of a ball that has none, m."""
 _SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_MESH, _MOST_FACES = 200 * 10**6, 200_000  # the latter in an STL file, as MuJoCo's own
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
@@ -65,7 +67,9 @@ def load(path: Path) -> mujoco.MjModel:
 
 def _read(path: Path, base: str | None) -> Source:
     with refused(f"the model {path} cannot be read"):
-        spec = mujoco.MjSpec.from_file(str(path))
+        is_known = path.suffix in (".xml", ".urdf", ".mjb", ".zip")
+        read_spec = mujoco.MjSpec.from_file if is_known else _read_text
+        spec = read_spec(str(path))
         spec.compiler.fusestatic = spec.compiler.discardvisual = False
         for number, body in enumerate(spec.bodies[1:], start=1):
             body.name = body.name or f"body{number}"
@@ -74,12 +78,18 @@ def _read(path: Path, base: str | None) -> Source:
         source = Source(spec, _root(spec, base), [])
         _leave_surroundings(source)
         _find_files(source, path)
-        _mend_inertias(source, is_urdf=path.suffix == ".urdf")
+        _mend_points(source)
+        _mend_inertias(source, is_urdf=path.suffix.lower() == ".urdf")
         _check_size(spec.compile(), path)
         named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
         for name in sorted(named - {material.name for material in spec.materials}):
             spec.add_material(name=name)
     return source
+
+
+def _read_text(path: str) -> mujoco.MjSpec:
+    """The model in a file whose name has another ending than MuJoCo knows, such as URDF."""
+    return mujoco.MjSpec.from_string(Path(path).read_text())
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
@@ -217,6 +227,17 @@ def _is_readable(file: Path) -> bool:
     return not head.startswith(b"version https://git-lfs") and (
         is_stl or file.suffix.lower() != ".stl"
     )
+
+
+def _mend_points(source: Source) -> None:
+    """Give a radius to balls without one: other simulators take these as points of contact."""
+    balls = [geom for geom in source.spec.geoms if geom.type == mujoco.mjtGeom.mjGEOM_SPHERE]
+    points = [ball for ball in balls if not ball.size[0] and not ball.meshname]
+    for point in points:
+        point.size[0] = _POINT
+    if points:
+        text = f"{len(points)} balls without a radius"
+        source.notes.append(f"{text} are balls of {1e3 * _POINT:.0f} mm")
 
 
 def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
