@@ -134,6 +134,17 @@ def test_a_urdf_may_have_points_as_soles_and_a_name_in_capitals(
     assert any("are balls of 5 mm" in note for note in prepared.notes)
 
 
+def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    start = text.index('<body name="q2"')
+    shifted = text[start:].replace('pos="0 0 -0.2"', 'pos="0 0.04 -0.2"', 1)
+    shifted = shifted.replace('pos="0 0 -0.1"', 'pos="0 -0.04 -0.1"', 1)
+    shifted = shifted.replace('pos="0 0 -0.2"', 'pos="0 -0.04 -0.2"', 1)
+    robot = robot_of(text[:start] + shifted, tmp_path)
+    assert robot.partners["pc"] == "qc"
+    assert robot.partners["qa"] == "pa"
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -54,6 +54,8 @@ class Limb:
     """The last body."""
     place: np.ndarray
     """Position of its end, in the frame of the base, m."""
+    center: np.ndarray
+    """Its center of mass, in the frame of the base, m."""
 
 
 class Tree:
@@ -110,7 +112,8 @@ class Tree:
             names = self._names(b for b in self._down_to(end) if b not in trunk)
             below = self._names(b for b in moved if root in self._ancestors(b))
             beside = tuple(name for name in below if name not in names)
-            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end)))
+            center = self._in_base(self.data.subtree_com[root])
+            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end), center))
         return limbs
 
     def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
@@ -153,7 +156,8 @@ class Tree:
                 break
         names = self._names(path)
         below = self._names(b for b in moved if path[-1] in self._ancestors(b)[1:])
-        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]))
+        center = self._in_base(self.data.subtree_com[path[0]])
+        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]), center)
 
     def tool(self, arm: Limb) -> np.ndarray:
         """The grip position in the frame of the arm's end: among fingers, or at its tip, m."""
