@@ -145,6 +145,20 @@ def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path
     assert robot.partners["qa"] == "pa"
 
 
+def test_six_joints_of_the_base_are_a_free_joint(tmp_path: Path) -> None:
+    axes = ("1 0 0", "0 1 0", "0 0 1")
+    six = "".join(
+        f'<joint name="{kind}{i}" type="{kind}" axis="{axis}"/>'
+        for kind in ("slide", "hinge")
+        for i, axis in enumerate(axes)
+    )
+    more = '<actuator><motor joint="slide0"/></actuator><sensor><jointpos joint="hinge1"/></sensor>'
+    text = quadruped(actuators=MOTORS, extra=more).replace('<freejoint name="root"/>', six)
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.trunk == ()
+    assert check(prepared)[0].is_good
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -77,6 +77,7 @@ def _read(path: Path, base: str | None) -> Source:
                 joint.name = joint.name or f"{body.name}_joint{place or ''}"
         source = Source(spec, _root(spec, base), [])
         _leave_surroundings(source)
+        _free_root(source)
         _find_files(source, path)
         _mend_points(source)
         _mend_inertias(source, is_urdf=path.suffix.lower() == ".urdf")
@@ -147,6 +148,22 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
         text = f"--base is {base!r}{did_you_mean(base, names)}"
         raise ConfigError(f"{text}; the roots of what moves are {shown}")
     return base or names[0]
+
+
+def _free_root(source: Source) -> None:
+    """Replace three slides and three hinges of the base by a free joint."""
+    spec, base = source.spec, source.spec.body(source.base)
+    kinds = [joint.type for joint in base.joints]
+    if kinds.count(_SLIDE) != 3 or kinds.count(_HINGE) != 3 or len(kinds) != 6:
+        return
+    names = {joint.name for joint in base.joints}
+    gone = [actuator for actuator in spec.actuators if actuator.target in names]
+    gone += [sensor for sensor in spec.sensors if sensor.objname in names]
+    gone += [equality for equality in spec.equalities if {equality.name1, equality.name2} & names]
+    for item in [*gone, *spec.keys, *base.joints]:  # keyframes have six positions of the base
+        spec.delete(item)
+    base.add_freejoint(name="floating_base")
+    source.notes.append(f"six joints of {source.base} are a free joint now")
 
 
 def _leave_surroundings(source: Source) -> None:
