@@ -159,6 +159,24 @@ def test_six_joints_of_the_base_are_a_free_joint(tmp_path: Path) -> None:
     assert check(prepared)[0].is_good
 
 
+def test_feet_point_ahead_although_a_hip_turns_about_two_axes_at_once(tmp_path: Path) -> None:
+    text = biped()
+    for side, sign in (("u", 1), ("v", -1)):
+        joint = f'<joint name="j{side}1"'
+        start = text.index(joint)
+        part = text[start:].replace('xyz="0 1 0"', f'xyz="0 0.7072 {-0.7070 * sign}"', 1)
+        text = text[:start] + part
+        hip, knee = f'<child link="{side}2"/>', 'xyz="1 0 0"'
+        start = text.index(hip)
+        text = text[:start] + text[start:].replace(knee, 'xyz="0 1 0"', 1)
+    prepared = prepared_of(text, tmp_path, "urdf")
+    data = at_home(prepared.model)
+    for foot in prepared.robot.feet:
+        assert data.body(foot.body).xmat[3] == pytest.approx(0.0, abs=0.03)  # no yaw
+    assert data.joint("ju3").qpos[0] > 0.4
+    assert abs(data.joint("ju1").qpos[0]) < 0.05
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE
