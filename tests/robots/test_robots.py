@@ -177,6 +177,23 @@ def test_feet_point_ahead_although_a_hip_turns_about_two_axes_at_once(tmp_path: 
     assert abs(data.joint("ju1").qpos[0]) < 0.05
 
 
+def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
+    leg = """<body name="{n}0" pos="{x} {y} 0" euler="0 0 {yaw}">
+    <joint name="{n}a" axis="0 0 1" range="-1 1"/><geom size="0.02" mass="0.1"/>
+    <body name="{n}1" pos="0.05 0 0"><joint name="{n}b" axis="0 1 0" range="-1.5 1.5"/>
+    <geom type="capsule" size="0.01" fromto="0 0 0 0.08 0 0" mass="0.1"/>
+    <body name="{n}2" pos="0.08 0 0"><joint name="{n}c" axis="0 1 0" range="-1.5 1.5"/>
+    <geom type="capsule" size="0.01" fromto="0 0 0 0.01 0 -0.15" mass="0.1"/>
+    </body></body></body>"""
+    places = [(x, y, y / 0.06 * (90 - 450 * x)) for y in (0.06, -0.06) for x in (0.1, 0.0, -0.1)]
+    legs = [leg.format(n=n, x=x, y=y, yaw=a) for n, (x, y, a) in zip("abcdef", places, strict=True)]
+    text = f"""<mujoco><worldbody><body name="body"><freejoint/>
+    <geom type="box" size="0.12 0.06 0.02" mass="1"/>{"".join(legs)}</body></worldbody></mujoco>"""
+    robot = robot_of(text, tmp_path)
+    assert robot.heading == 0.0
+    assert [robot.partners[f"{n}b"] for n in "abc"] == ["db", "eb", "fb"]
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

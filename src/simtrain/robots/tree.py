@@ -171,15 +171,23 @@ class Tree:
         return seen
 
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
-        """The forward direction: most axes of legs are lateral, and soles are longer in front."""
+        """The forward direction: most axes of legs are lateral, and soles are longer in front.
+
+        On more than four legs, whose axes lie around the base, it is that with no leg ahead.
+        """
         names = [name for leg in legs for name in leg.joints]
         axes = [self.data.xaxis[self.model.joint(name).id] @ self.rotation for name in names]
         along_x, along_y, _ = np.square(axes).sum(axis=0) if axes else np.zeros(3)
-        forward = np.array([0.0, 1.0, 0.0] if along_x > 1.5 * along_y else [1.0, 0.0, 0.0])
+        is_turned = along_x > 1.5 * along_y
+        if len(legs) > 4:
+            away = np.abs([leg.place[:2] for leg in legs])
+            x, y = away.min(axis=0) / away.max()
+            is_turned = x > 0.1 > y
+        forward = np.array([0.0, 1.0, 0.0] if is_turned else [1.0, 0.0, 0.0])
         ahead = [
             float((self.rotation @ forward) @ (self._point(sole) - self.data.xanchor[joint]))
             for leg, sole in zip(legs, soles, strict=True)
-            if sole.length
+            if sole.length and sole.geoms
             for joint in [self.model.joint(leg.joints[-1]).id]
         ]
         if ahead and np.mean(ahead) < -0.02 * self.scale:
