@@ -194,6 +194,21 @@ def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
     assert [robot.partners[f"{n}b"] for n in "abc"] == ["db", "eb", "fb"]
 
 
+def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> None:
+    text = re.sub("<collision>.*?</collision>", "", biped())
+    for side in "uv":
+        start = text.index(f'<link name="{side}5">')
+        flat = 'ixx="0.0004" ixy="0" ixz="0" iyy="0.0021" iyz="0" izz="0.0024"'
+        inertia = '<inertia ixx="0.006" ixy="0" ixz="0" iyy="0.006" iyz="0" izz="0.006"'
+        text = text[:start] + text[start:].replace(inertia, f"<inertia {flat}", 1)
+    prepared = prepared_of(text, tmp_path, "urdf")
+    sole = prepared.model.geom("left_sole_0")
+    assert sole.type == mujoco.mjtGeom.mjGEOM_BOX
+    assert sorted(sole.size)[2] == pytest.approx(0.1, abs=0.005)
+    assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
+    assert check(prepared)[0].is_good
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -36,7 +36,7 @@ from simtrain.robots.standing import (
     targets,
     touching_bodies,
 )
-from simtrain.robots.tree import Foot, Limb
+from simtrain.robots.tree import Foot, Limb, inertia_sizes
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor has no limit, as a fraction of weight times hip height."""
@@ -44,6 +44,8 @@ _LIGHT, _LIGHTEST = 0.01, 0.002
 """Minimum mass of a leg or the base, as a fraction of the robot's, and of an arm, kg."""
 _LYING = 0.4
 """Distance from hip to ground of a robot that lies, as a fraction of the straight leg."""
+_BALL = 0.01
+"""Radius of a foot without a shape, m."""
 _BANDWIDTH = 10.0
 """Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
 _CROUCH = {2: 0.965, 4: 0.7}
@@ -254,15 +256,21 @@ def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 
 def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     """Name the geoms of the feet, enable their contacts, and add sites and sensors."""
-    geoms = list(spec.geoms)
+    geoms, model = list(spec.geoms), compiled(spec)
     for foot in robot.feet:
         name, body = f"{foot.name}_sole", spec.body(foot.body)
         soles = [geoms[i] for i in foot.geoms]
         if not soles:
-            radius = foot.radius or 0.01
-            soles = [body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, pos=foot.center)]
-            soles[0].size, soles[0].mass, soles[0].group = [radius, 0.0, 0.0], 0.0, 3
-            notes.append(f"{foot.body} has no shape: a ball of {1e3 * radius:.0f} mm is its foot")
+            soles, shape = [body.add_geom(mass=0.0, group=3)], f"a ball of {1e3 * _BALL:.0f} mm"
+            if foot.length:
+                number, shape = model.body(foot.body).id, "the box of its inertia"
+                soles[0].type = mujoco.mjtGeom.mjGEOM_BOX
+                soles[0].pos, soles[0].quat = model.body_ipos[number], model.body_iquat[number]
+                soles[0].size = np.sqrt(3.0 * inertia_sizes(model, number))
+            else:
+                soles[0].type, soles[0].pos = mujoco.mjtGeom.mjGEOM_SPHERE, foot.center
+                soles[0].size[0] = _BALL
+            notes.append(f"{foot.body} has no shape: {shape} is its foot")
         # Others of the same sole, as a box for the other foot alone, would be redundant contacts.
         grounded = [geom for geom in soles if geom.contype & 1 or geom.conaffinity & 1]
         for place, geom in enumerate(grounded or soles):
