@@ -209,6 +209,17 @@ def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> Non
     assert check(prepared)[0].is_good
 
 
+def test_links_beside_a_leg_are_held_where_no_loop_holds_them(tmp_path: Path) -> None:
+    rod = """<body name="rod" pos="0 0 -0.05"><joint name="rod" axis="0 1 0"/>
+    <geom type="capsule" size="0.005" fromto="0 0 0 0.08 0 0" mass="0.05" contype="0"
+    conaffinity="0"/></body>"""
+    text = quadruped(actuators=MOTORS)
+    text = text.replace('<body name="p2"', f'{rod}<body name="p2"')
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.legs[0].beside == ("rod",)
+    assert check(prepared)[0].is_good
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

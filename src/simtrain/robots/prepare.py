@@ -380,7 +380,7 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
             continue
         for actuator in [a for a in spec.actuators if a.target == servo.joint]:
             spec.delete(actuator)
-        is_loose = any(servo.joint in leg.beside for leg in robot.legs)
+        is_loose = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
         if is_loose and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
             continue
