@@ -220,6 +220,23 @@ def test_links_beside_a_leg_are_held_where_no_loop_holds_them(tmp_path: Path) ->
     assert check(prepared)[0].is_good
 
 
+@pytest.mark.parametrize("place", ["0.2 0.3 0.7", "0 -0.08 0"])
+def test_the_frame_of_the_base_may_lie_on_the_ground_or_aside(place: str, tmp_path: Path) -> None:
+    """As in models from CAD."""
+    text = biped()
+    weld = '<child link="hips"/><origin xyz="'
+    text = without(text, f'{weld}0 0 0"/>', f'{weld}{place}"/>')
+    prepared = prepared_of(text, tmp_path, "urdf")
+    assert [foot.name for foot in prepared.robot.feet] == ["left", "right"]
+    assert prepared.robot.partners["ju1"] == "jv1"
+    assert 0.5 < prepared.home[2] < 1.0
+    assert abs(prepared.home[1]) < 0.01
+    sides = [at_home(prepared.model).site(f"{side}_sole").xpos[1] for side in ("left", "right")]
+    assert sum(sides) == pytest.approx(0.0, abs=0.01)
+    assert any("frame of root is moved" in note for note in prepared.notes)
+    assert check(prepared)[0].is_good
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

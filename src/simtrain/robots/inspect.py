@@ -161,9 +161,7 @@ def _partners(limbs: Sequence[Limb], scale: float) -> dict[str, str]:
     for limb in limbs:
         places = np.array([limb.place, limb.center]) * [1.0, -1.0, 1.0]
         apart = {
-            other.joints: float(
-                np.linalg.norm([other.place, other.center] - places, axis=1).min()
-            )
+            other.joints: float(np.linalg.norm([other.place, other.center] - places, axis=1).min())
             for other in limbs
             if len(other.joints) == len(limb.joints)
         }

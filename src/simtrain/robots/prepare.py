@@ -182,29 +182,68 @@ def _finish(
 
 
 def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: list[str]) -> Robot:
-    """The robot with the frame of its base turned in place, so that it faces along x."""
+    """The robot with the frame of its base turned in place, so that it faces along x.
+
+    If the frame is not in the robot, such as on the ground or beside it, it is moved there.
+    """
     spec, base, turned = source.spec, source.base, 0.0
-    robot = inspect(spec, base, feet, end)
+    robot, moved = inspect(spec, base, feet, end), np.zeros(3)
     if not robot.legs:  # where it looks along y, no leg is on the left
         _turn(spec, base, np.pi / 2.0)
         turned, robot = np.pi / 2.0, inspect(spec, base, feet, end)
+    if not robot.legs:  # nor is a leg low if the frame is as low
+        _turn(spec, base, -turned)
+        turned, moved = 0.0, _center(spec, base)
+        _turn(spec, base, 0.0, moved)
+        robot = inspect(spec, base, feet, end)
+        if not robot.legs:
+            _turn(spec, base, 0.0, -moved)
     back = robot.heading if robot.legs else turned
     _turn(spec, base, -back)
+    robot = inspect(spec, base, feet, end) if back else robot
+    if robot.legs and not _is_symmetric(robot):
+        aside = np.array([0.0, float(np.mean([leg.center[1] for leg in robot.legs])), 0.0])
+        _turn(spec, base, 0.0, aside)
+        if _is_symmetric(centered := inspect(spec, base, feet, end)):
+            robot, moved = centered, aside
+        else:
+            _turn(spec, base, 0.0, -aside)
+    if moved.any() and robot.legs:
+        notes.append(f"the frame of {base} is moved to the middle of the robot")
     if turned != back:
         notes.append(
             f"its base is turned by {np.degrees(turned - back):.0f} degrees to look along x"
         )
-    return inspect(spec, base, feet, end) if back else robot
+    return robot
 
 
-def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
-    """Turn all parts of the body `base` about its z axis by an angle, in place, rad."""
-    if not angle:
+def _is_symmetric(robot: Robot) -> bool:
+    """Whether each leg has a mirror image."""
+    return all(robot.partners[name] != name for leg in robot.legs for name in leg.joints)
+
+
+def _center(spec: mujoco.MjSpec, base: str) -> np.ndarray:
+    """The center of mass in the frame of the body `base`, m."""
+    model = compiled(spec)
+    data, number = at(model, model.qpos0), model.body(base).id
+    mujoco.mj_comPos(model, data)
+    frame = data.xmat[number].reshape(3, 3)
+    center: np.ndarray = (data.subtree_com[number] - data.xpos[number]) @ frame
+    return center
+
+
+def _turn(
+    spec: mujoco.MjSpec, base: str, angle: float, origin: Sequence[float] = (0.0, 0.0, 0.0)
+) -> None:
+    """Move the frame of the body `base` to `origin`, and turn its parts about z, in place."""
+    if not angle and not np.any(origin):
         return
     body, model = spec.body(base), compiled(spec)
     quat = np.array([np.cos(angle / 2.0), 0.0, 0.0, np.sin(angle / 2.0)])
     parts = [*body.frames, *body.bodies, *body.geoms, *body.sites, *body.cameras, *body.lights]
-    frame = body.add_frame(quat=quat)
+    moved = np.zeros(3)
+    mujoco.mju_rotVecQuat(moved, -np.asarray(origin), quat)
+    frame = body.add_frame(pos=moved, quat=quat)
     for part in parts:
         if part.frame is None:
             part.set_frame(frame)
@@ -213,7 +252,7 @@ def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
         mujoco.mju_mulQuat(turned, quat, model.body_iquat[number])
         mujoco.mju_rotVecQuat(place, model.body_ipos[number], quat)
         body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
-        body.ipos, body.iquat, body.inertia = place, turned, model.body_inertia[number]
+        body.ipos, body.iquat, body.inertia = place + moved, turned, model.body_inertia[number]
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -333,8 +372,8 @@ def _bend(
 ) -> None:
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
-    If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the robot
-    lies in it.
+    If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the
+    robot lies in it.
     """
     pitch = pitch_joints(model, data, leg)
     if len(pitch) < 2:
