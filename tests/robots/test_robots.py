@@ -237,6 +237,15 @@ def test_the_frame_of_the_base_may_lie_on_the_ground_or_aside(place: str, tmp_pa
     assert check(prepared)[0].is_good
 
 
+def test_a_placeholder_of_a_joint_is_no_second_robot(tmp_path: Path) -> None:
+    inertial = '<inertial mass="1e-3" pos="0 0 0" diaginertia="1e-3 1e-3 1e-3"/>'
+    world = f'<body name="none" pos="0 0 20">{inertial}<joint name="none"/></body>'
+    more = '<actuator><motor joint="none"/></actuator>'
+    robot = robot_of(quadruped(actuators=MOTORS, world=world, extra=more), tmp_path)
+    assert robot.base == "middle"
+    assert "none" not in robot.joints
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

@@ -21,6 +21,8 @@ _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
 _POINT = 0.005
 """Radius of a ball that has none, m."""
+_NOTHING = 0.01
+"""Mass of less than any robot, kg."""
 _SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_MESH, _MOST_FACES = 200 * 10**6, 200_000  # the latter in an STL file, as MuJoCo's own
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
@@ -137,7 +139,15 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
         joints = [joint for part in (body, *body.find_all("body")) for joint in part.joints]
         return any(joint.type in (_SLIDE, _HINGE) for joint in joints)
 
+    def is_placeholder(body: mujoco.MjsBody) -> bool:
+        """Whether nothing but a joint is there, such as for one that a version lacks."""
+        parts = [body, *body.find_all("body")]
+        mass = sum(part.mass if part.explicitinertial else np.inf for part in parts)
+        return bool(mass < _NOTHING)
+
     names = [body.name for body in spec.worldbody.bodies if moves(body)]
+    real = [b.name for b in spec.worldbody.bodies if b.name in names and not is_placeholder(b)]
+    names = names if base else real or names
     if not names:
         raise ConfigError("the model has no joint that could be driven")
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
