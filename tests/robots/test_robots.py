@@ -90,6 +90,162 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
     assert re.search(r"(sinks|rises) \d+ mm, [p-s][a-c] is 0\.\d\d rad from home$", stands), stands
 
 
+def test_knees_bend_although_their_axes_are_opposite_to_those_of_the_hips(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    for leg, sign in (("p", -1), ("q", 1), ("r", -1), ("s", 1)):
+        old = f'<joint name="{leg}c" axis="0 1 0" range="-2.6 -0.3"/>'
+        text = without(text, old, f'<joint name="{leg}c" axis="0 {sign} 0" range="-2.6 2.6"/>')
+    prepared = prepared_of(text, tmp_path)
+    home = dict(zip(prepared.robot.joints, prepared.home[7:], strict=True))
+    assert home["pc"] == pytest.approx(-home["qc"], abs=1e-3)
+    assert home["qc"] < -1.0
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+
+
+def test_a_keyframe_in_which_the_robot_lies_is_not_its_home(tmp_path: Path) -> None:
+    legs = " ".join(["0 1.3 -2.55"] * 4)
+    key = f'<keyframe><key qpos="0 0 0.1 1 0 0 0 {legs}"/></keyframe>'
+    prepared = prepared_of(quadruped(actuators=MOTORS, extra=key), tmp_path)
+    assert prepared.robot.has_keyframe
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+
+
+@pytest.mark.parametrize("mesh", [b"version https://git-lfs.github.com/spec/v1", b"solid\nfacet"])
+def test_a_mesh_that_cannot_be_read_is_as_one_that_is_not_there(
+    mesh: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "arm.stl").write_bytes(mesh)
+    source = read(model_file(biped(), tmp_path, "urdf"))
+    assert any("not readable (arm.stl" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("suffix", ["URDF", "urdf"])
+def test_a_urdf_may_have_points_as_soles_and_a_name_in_capitals(
+    suffix: str, tmp_path: Path
+) -> None:
+    box = '<box size="0.2 0.08 0.02"/></geometry></collision>'
+    point = '<sphere radius="0.0"/></geometry></collision>'
+    corners = [f'<origin xyz="{x} {y} -0.05"/>' for x in (-0.07, 0.13) for y in (-0.04, 0.04)]
+    points = "<collision>".join(f"{corner}<geometry>{point}" for corner in corners)
+    text = without(biped(), f'<origin xyz="0.03 0 -0.04"/><geometry>{box}', points)
+    prepared = prepared_of(text, tmp_path, suffix)
+    assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
+    assert check(prepared)[0].is_good
+    assert any("are balls of 5 mm" in note for note in prepared.notes)
+
+
+def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    start = text.index('<body name="q2"')
+    shifted = text[start:].replace('pos="0 0 -0.2"', 'pos="0 0.04 -0.2"', 1)
+    shifted = shifted.replace('pos="0 0 -0.1"', 'pos="0 -0.04 -0.1"', 1)
+    shifted = shifted.replace('pos="0 0 -0.2"', 'pos="0 -0.04 -0.2"', 1)
+    robot = robot_of(text[:start] + shifted, tmp_path)
+    assert robot.partners["pc"] == "qc"
+    assert robot.partners["qa"] == "pa"
+
+
+def test_six_joints_of_the_base_are_a_free_joint(tmp_path: Path) -> None:
+    axes = ("1 0 0", "0 1 0", "0 0 1")
+    six = "".join(
+        f'<joint name="{kind}{i}" type="{kind}" axis="{axis}"/>'
+        for kind in ("slide", "hinge")
+        for i, axis in enumerate(axes)
+    )
+    more = '<actuator><motor joint="slide0"/></actuator><sensor><jointpos joint="hinge1"/></sensor>'
+    text = quadruped(actuators=MOTORS, extra=more).replace('<freejoint name="root"/>', six)
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.trunk == ()
+    assert check(prepared)[0].is_good
+
+
+def test_feet_point_ahead_although_a_hip_turns_about_two_axes_at_once(tmp_path: Path) -> None:
+    text = biped()
+    for side, sign in (("u", 1), ("v", -1)):
+        joint = f'<joint name="j{side}1"'
+        start = text.index(joint)
+        part = text[start:].replace('xyz="0 1 0"', f'xyz="0 0.7072 {-0.7070 * sign}"', 1)
+        text = text[:start] + part
+        hip, knee = f'<child link="{side}2"/>', 'xyz="1 0 0"'
+        start = text.index(hip)
+        text = text[:start] + text[start:].replace(knee, 'xyz="0 1 0"', 1)
+    prepared = prepared_of(text, tmp_path, "urdf")
+    data = at_home(prepared.model)
+    for foot in prepared.robot.feet:
+        assert data.body(foot.body).xmat[3] == pytest.approx(0.0, abs=0.03)  # no yaw
+    assert data.joint("ju3").qpos[0] > 0.4
+    assert abs(data.joint("ju1").qpos[0]) < 0.05
+
+
+def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
+    leg = """<body name="{n}0" pos="{x} {y} 0" euler="0 0 {yaw}">
+    <joint name="{n}a" axis="0 0 1" range="-1 1"/><geom size="0.02" mass="0.1"/>
+    <body name="{n}1" pos="0.05 0 0"><joint name="{n}b" axis="0 1 0" range="-1.5 1.5"/>
+    <geom type="capsule" size="0.01" fromto="0 0 0 0.08 0 0" mass="0.1"/>
+    <body name="{n}2" pos="0.08 0 0"><joint name="{n}c" axis="0 1 0" range="-1.5 1.5"/>
+    <geom type="capsule" size="0.01" fromto="0 0 0 0.01 0 -0.15" mass="0.1"/>
+    </body></body></body>"""
+    places = [(x, y, y / 0.06 * (90 - 450 * x)) for y in (0.06, -0.06) for x in (0.1, 0.0, -0.1)]
+    legs = [leg.format(n=n, x=x, y=y, yaw=a) for n, (x, y, a) in zip("abcdef", places, strict=True)]
+    text = f"""<mujoco><worldbody><body name="body"><freejoint/>
+    <geom type="box" size="0.12 0.06 0.02" mass="1"/>{"".join(legs)}</body></worldbody></mujoco>"""
+    robot = robot_of(text, tmp_path)
+    assert robot.heading == 0.0
+    assert [robot.partners[f"{n}b"] for n in "abc"] == ["db", "eb", "fb"]
+
+
+def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> None:
+    text = re.sub("<collision>.*?</collision>", "", biped())
+    for side in "uv":
+        start = text.index(f'<link name="{side}5">')
+        flat = 'ixx="0.0004" ixy="0" ixz="0" iyy="0.0021" iyz="0" izz="0.0024"'
+        inertia = '<inertia ixx="0.006" ixy="0" ixz="0" iyy="0.006" iyz="0" izz="0.006"'
+        text = text[:start] + text[start:].replace(inertia, f"<inertia {flat}", 1)
+    prepared = prepared_of(text, tmp_path, "urdf")
+    sole = prepared.model.geom("left_sole_0")
+    assert sole.type == mujoco.mjtGeom.mjGEOM_BOX
+    assert sorted(sole.size)[2] == pytest.approx(0.1, abs=0.005)
+    assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
+    assert check(prepared)[0].is_good
+
+
+def test_links_beside_a_leg_are_held_where_no_loop_holds_them(tmp_path: Path) -> None:
+    rod = """<body name="rod" pos="0 0 -0.05"><joint name="rod" axis="0 1 0"/>
+    <geom type="capsule" size="0.005" fromto="0 0 0 0.08 0 0" mass="0.05" contype="0"
+    conaffinity="0"/></body>"""
+    text = quadruped(actuators=MOTORS)
+    text = text.replace('<body name="p2"', f'{rod}<body name="p2"')
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.legs[0].beside == ("rod",)
+    assert check(prepared)[0].is_good
+
+
+@pytest.mark.parametrize("place", ["0.2 0.3 0.7", "0 -0.08 0"])
+def test_the_frame_of_the_base_may_lie_on_the_ground_or_aside(place: str, tmp_path: Path) -> None:
+    """As in models from CAD."""
+    text = biped()
+    weld = '<child link="hips"/><origin xyz="'
+    text = without(text, f'{weld}0 0 0"/>', f'{weld}{place}"/>')
+    prepared = prepared_of(text, tmp_path, "urdf")
+    assert [foot.name for foot in prepared.robot.feet] == ["left", "right"]
+    assert prepared.robot.partners["ju1"] == "jv1"
+    assert 0.5 < prepared.home[2] < 1.0
+    assert abs(prepared.home[1]) < 0.01
+    sides = [at_home(prepared.model).site(f"{side}_sole").xpos[1] for side in ("left", "right")]
+    assert sum(sides) == pytest.approx(0.0, abs=0.01)
+    assert any("frame of root is moved" in note for note in prepared.notes)
+    assert check(prepared)[0].is_good
+
+
+def test_a_placeholder_of_a_joint_is_no_second_robot(tmp_path: Path) -> None:
+    inertial = '<inertial mass="1e-3" pos="0 0 0" diaginertia="1e-3 1e-3 1e-3"/>'
+    world = f'<body name="none" pos="0 0 20">{inertial}<joint name="none"/></body>'
+    more = '<actuator><motor joint="none"/></actuator>'
+    robot = robot_of(quadruped(actuators=MOTORS, world=world, extra=more), tmp_path)
+    assert robot.base == "middle"
+    assert "none" not in robot.joints
+
+
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
     model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE

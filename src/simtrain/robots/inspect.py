@@ -153,13 +153,19 @@ def _names_by_place(places: Sequence[np.ndarray]) -> list[str]:
 
 
 def _partners(limbs: Sequence[Limb], scale: float) -> dict[str, str]:
-    """Joints of limbs that are mirror images of each other about the plane y = 0."""
+    """Joints of limbs that are mirror images of each other about the plane y = 0.
+
+    By the nearest ends or centers of mass: frames may be anywhere on axes, and fingers differ.
+    """
     partners: dict[str, str] = {}
     for limb in limbs:
-        image = limb.place * [1.0, -1.0, 1.0]
-        for other in limbs:
-            near = np.linalg.norm(other.place - image) < _ALIKE * scale
-            if near and len(other.joints) == len(limb.joints):
-                partners |= dict(zip(limb.joints, other.joints, strict=True))
-                break
+        places = np.array([limb.place, limb.center]) * [1.0, -1.0, 1.0]
+        apart = {
+            other.joints: float(np.linalg.norm([other.place, other.center] - places, axis=1).min())
+            for other in limbs
+            if len(other.joints) == len(limb.joints)
+        }
+        joints = min(apart, key=lambda joints: apart[joints])
+        if apart[joints] < _ALIKE * scale:
+            partners |= dict(zip(limb.joints, joints, strict=True))
     return partners

@@ -11,6 +11,9 @@ from scipy.optimize import least_squares
 from simtrain.robots.inspect import Robot
 from simtrain.robots.tree import Foot, Limb
 
+_YAW = 0.1
+"""Weight of a sole's yaw, relative to its tilt."""
+
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
     """Forward kinematics at `qpos`, `(nq,)`."""
@@ -31,7 +34,7 @@ def ranges(
 
 def pitch_joints(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb) -> list[str]:
     """The joints of a leg that turn about the lateral axis, from hip to foot."""
-    return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.7]
+    return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.75]
 
 
 def hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
@@ -55,16 +58,20 @@ def move_foot(
     """Solve `joints` for a flat foot at `target`, near their `guess`, in place; the error.
 
     Errors in m are multiplied by `scale`; `stay` is the weight of 1 rad from the guess. The base is
-    upright.
+    upright. A sole keeps the yaw that it has at the guess.
     """
     places, low, high = ranges(model, joints)
     site = data.site(f"{foot.name}_sole")
+    data.qpos[places] = guess
+    mujoco.mj_kinematics(model, data)
+    lateral = site.xmat.reshape(3, 3)[1].copy()  # in the frame of the sole
 
     def residuals(q: np.ndarray) -> np.ndarray:
         data.qpos[places] = q
         mujoco.mj_kinematics(model, data)
-        tilt = site.xmat.reshape(3, 3)[:2, 2] * bool(foot.length)
-        return np.concatenate(((site.xpos - target) / scale, tilt, stay * (q - guess)))
+        frame = site.xmat.reshape(3, 3) * bool(foot.length)
+        turned = (*frame[:2, 2], _YAW * (frame[0] @ lateral))
+        return np.concatenate(((site.xpos - target) / scale, turned, stay * (q - guess)))
 
     begin = np.clip(guess, low + 1e-3, np.maximum(high - 1e-3, low + 2e-3))
     solution = least_squares(residuals, begin, bounds=(low, np.maximum(high, low + 3e-3)))

@@ -36,12 +36,16 @@ from simtrain.robots.standing import (
     targets,
     touching_bodies,
 )
-from simtrain.robots.tree import Foot, Limb
+from simtrain.robots.tree import Foot, Limb, inertia_sizes
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor has no limit, as a fraction of weight times hip height."""
 _LIGHT, _LIGHTEST = 0.01, 0.002
 """Minimum mass of a leg or the base, as a fraction of the robot's, and of an arm, kg."""
+_LYING = 0.4
+"""Distance from hip to ground of a robot that lies, as a fraction of the straight leg."""
+_BALL = 0.01
+"""Radius of a foot without a shape, m."""
 _BANDWIDTH = 10.0
 """Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
 _CROUCH = {2: 0.965, 4: 0.7}
@@ -178,29 +182,68 @@ def _finish(
 
 
 def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: list[str]) -> Robot:
-    """The robot with the frame of its base turned in place, so that it faces along x."""
+    """The robot with the frame of its base turned in place, so that it faces along x.
+
+    If the frame is not in the robot, such as on the ground or beside it, it is moved there.
+    """
     spec, base, turned = source.spec, source.base, 0.0
-    robot = inspect(spec, base, feet, end)
+    robot, moved = inspect(spec, base, feet, end), np.zeros(3)
     if not robot.legs:  # where it looks along y, no leg is on the left
         _turn(spec, base, np.pi / 2.0)
         turned, robot = np.pi / 2.0, inspect(spec, base, feet, end)
+    if not robot.legs:  # nor is a leg low if the frame is as low
+        _turn(spec, base, -turned)
+        turned, moved = 0.0, _center(spec, base)
+        _turn(spec, base, 0.0, moved)
+        robot = inspect(spec, base, feet, end)
+        if not robot.legs:
+            _turn(spec, base, 0.0, -moved)
     back = robot.heading if robot.legs else turned
     _turn(spec, base, -back)
+    robot = inspect(spec, base, feet, end) if back else robot
+    if robot.legs and not _is_symmetric(robot):
+        aside = np.array([0.0, float(np.mean([leg.center[1] for leg in robot.legs])), 0.0])
+        _turn(spec, base, 0.0, aside)
+        if _is_symmetric(centered := inspect(spec, base, feet, end)):
+            robot, moved = centered, aside
+        else:
+            _turn(spec, base, 0.0, -aside)
+    if moved.any() and robot.legs:
+        notes.append(f"the frame of {base} is moved to the middle of the robot")
     if turned != back:
         notes.append(
             f"its base is turned by {np.degrees(turned - back):.0f} degrees to look along x"
         )
-    return inspect(spec, base, feet, end) if back else robot
+    return robot
 
 
-def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
-    """Turn all parts of the body `base` about its z axis by an angle, in place, rad."""
-    if not angle:
+def _is_symmetric(robot: Robot) -> bool:
+    """Whether each leg has a mirror image."""
+    return all(robot.partners[name] != name for leg in robot.legs for name in leg.joints)
+
+
+def _center(spec: mujoco.MjSpec, base: str) -> np.ndarray:
+    """The center of mass in the frame of the body `base`, m."""
+    model = compiled(spec)
+    data, number = at(model, model.qpos0), model.body(base).id
+    mujoco.mj_comPos(model, data)
+    frame = data.xmat[number].reshape(3, 3)
+    center: np.ndarray = (data.subtree_com[number] - data.xpos[number]) @ frame
+    return center
+
+
+def _turn(
+    spec: mujoco.MjSpec, base: str, angle: float, origin: Sequence[float] = (0.0, 0.0, 0.0)
+) -> None:
+    """Move the frame of the body `base` to `origin`, and turn its parts about z, in place."""
+    if not angle and not np.any(origin):
         return
     body, model = spec.body(base), compiled(spec)
     quat = np.array([np.cos(angle / 2.0), 0.0, 0.0, np.sin(angle / 2.0)])
     parts = [*body.frames, *body.bodies, *body.geoms, *body.sites, *body.cameras, *body.lights]
-    frame = body.add_frame(quat=quat)
+    moved = np.zeros(3)
+    mujoco.mju_rotVecQuat(moved, -np.asarray(origin), quat)
+    frame = body.add_frame(pos=moved, quat=quat)
     for part in parts:
         if part.frame is None:
             part.set_frame(frame)
@@ -209,7 +252,7 @@ def _turn(spec: mujoco.MjSpec, base: str, angle: float) -> None:
         mujoco.mju_mulQuat(turned, quat, model.body_iquat[number])
         mujoco.mju_rotVecQuat(place, model.body_ipos[number], quat)
         body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
-        body.ipos, body.iquat, body.inertia = place, turned, model.body_inertia[number]
+        body.ipos, body.iquat, body.inertia = place + moved, turned, model.body_inertia[number]
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -252,15 +295,21 @@ def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 
 def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     """Name the geoms of the feet, enable their contacts, and add sites and sensors."""
-    geoms = list(spec.geoms)
+    geoms, model = list(spec.geoms), compiled(spec)
     for foot in robot.feet:
         name, body = f"{foot.name}_sole", spec.body(foot.body)
         soles = [geoms[i] for i in foot.geoms]
         if not soles:
-            radius = foot.radius or 0.01
-            soles = [body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, pos=foot.center)]
-            soles[0].size, soles[0].mass, soles[0].group = [radius, 0.0, 0.0], 0.0, 3
-            notes.append(f"{foot.body} has no shape: a ball of {1e3 * radius:.0f} mm is its foot")
+            soles, shape = [body.add_geom(mass=0.0, group=3)], f"a ball of {1e3 * _BALL:.0f} mm"
+            if foot.length:
+                number, shape = model.body(foot.body).id, "the box of its inertia"
+                soles[0].type = mujoco.mjtGeom.mjGEOM_BOX
+                soles[0].pos, soles[0].quat = model.body_ipos[number], model.body_iquat[number]
+                soles[0].size = np.sqrt(3.0 * inertia_sizes(model, number))
+            else:
+                soles[0].type, soles[0].pos = mujoco.mjtGeom.mjGEOM_SPHERE, foot.center
+                soles[0].size[0] = _BALL
+            notes.append(f"{foot.body} has no shape: {shape} is its foot")
         # Others of the same sole, as a box for the other foot alone, would be redundant contacts.
         grounded = [geom for geom in soles if geom.contype & 1 or geom.conaffinity & 1]
         for place, geom in enumerate(grounded or soles):
@@ -323,7 +372,8 @@ def _bend(
 ) -> None:
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
-    If the leg is bent in a keyframe, the height of the hip is that of the keyframe.
+    If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the
+    robot lies in it.
     """
     pitch = pitch_joints(model, data, leg)
     if len(pitch) < 2:
@@ -336,12 +386,14 @@ def _bend(
     length, height, is_biped = sum(links), float(hip[2] - sole[2]), len(robot.legs) == 2
     places = [model.joint(name).qposadr[0] for name in leg.joints]
     guesses = [data.qpos[places].copy()]
-    if not robot.has_keyframe or height > 0.985 * length:
+    if not (robot.has_keyframe and _LYING * length < height < 0.985 * length):
         part = _CROUCH.get(len(robot.legs), _CROUCH[4])
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
+        signs = [np.sign(data.xaxis[model.joint(name).id, 1]) for name in pitch[:2]]
         for guess, bent in zip(guesses, (knee, -knee), strict=True):
-            guess[[leg.joints.index(name) for name in pitch[:2]]] = -bent / 2.0, bent
+            turns = signs * np.array([-bent / 2.0, bent])
+            guess[[leg.joints.index(name) for name in pitch[:2]]] = turns
     elif not is_biped:
         return
     target = np.array([center if is_biped else hip[0], sole[1], hip[2] - height])
@@ -367,7 +419,7 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
             continue
         for actuator in [a for a in spec.actuators if a.target == servo.joint]:
             spec.delete(actuator)
-        is_loose = any(servo.joint in leg.beside for leg in robot.legs)
+        is_loose = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
         if is_loose and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
             continue

@@ -19,8 +19,12 @@ from simtrain.files import read_in_child_first
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
+_POINT = 0.005
+"""Radius of a ball that has none, m."""
+_NOTHING = 0.01
+"""Mass of less than any robot, kg."""
 _SUFFIXES = (".obj", ".stl", ".msh")
-_LARGEST_MESH = 200 * 10**6
+_LARGEST_MESH, _MOST_FACES = 200 * 10**6, 200_000  # the latter in an STL file, as MuJoCo's own
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
@@ -65,7 +69,9 @@ def load(path: Path) -> mujoco.MjModel:
 
 def _read(path: Path, base: str | None) -> Source:
     with refused(f"the model {path} cannot be read"):
-        spec = mujoco.MjSpec.from_file(str(path))
+        is_known = path.suffix in (".xml", ".urdf", ".mjb", ".zip")
+        read_spec = mujoco.MjSpec.from_file if is_known else _read_text
+        spec = read_spec(str(path))
         spec.compiler.fusestatic = spec.compiler.discardvisual = False
         for number, body in enumerate(spec.bodies[1:], start=1):
             body.name = body.name or f"body{number}"
@@ -73,13 +79,20 @@ def _read(path: Path, base: str | None) -> Source:
                 joint.name = joint.name or f"{body.name}_joint{place or ''}"
         source = Source(spec, _root(spec, base), [])
         _leave_surroundings(source)
+        _free_root(source)
         _find_files(source, path)
-        _mend_inertias(source, is_urdf=path.suffix == ".urdf")
+        _mend_points(source)
+        _mend_inertias(source, is_urdf=path.suffix.lower() == ".urdf")
         _check_size(spec.compile(), path)
         named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
         for name in sorted(named - {material.name for material in spec.materials}):
             spec.add_material(name=name)
     return source
+
+
+def _read_text(path: str) -> mujoco.MjSpec:
+    """The model in a file whose name has another ending than MuJoCo knows, such as URDF."""
+    return mujoco.MjSpec.from_string(Path(path).read_text())
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
@@ -126,7 +139,15 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
         joints = [joint for part in (body, *body.find_all("body")) for joint in part.joints]
         return any(joint.type in (_SLIDE, _HINGE) for joint in joints)
 
+    def is_placeholder(body: mujoco.MjsBody) -> bool:
+        """Whether nothing but a joint is there, such as for one that a version lacks."""
+        parts = [body, *body.find_all("body")]
+        mass = sum(part.mass if part.explicitinertial else np.inf for part in parts)
+        return bool(mass < _NOTHING)
+
     names = [body.name for body in spec.worldbody.bodies if moves(body)]
+    real = [b.name for b in spec.worldbody.bodies if b.name in names and not is_placeholder(b)]
+    names = names if base else real or names
     if not names:
         raise ConfigError("the model has no joint that could be driven")
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -137,6 +158,22 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
         text = f"--base is {base!r}{did_you_mean(base, names)}"
         raise ConfigError(f"{text}; the roots of what moves are {shown}")
     return base or names[0]
+
+
+def _free_root(source: Source) -> None:
+    """Replace three slides and three hinges of the base by a free joint."""
+    spec, base = source.spec, source.spec.body(source.base)
+    kinds = [joint.type for joint in base.joints]
+    if kinds.count(_SLIDE) != 3 or kinds.count(_HINGE) != 3 or len(kinds) != 6:
+        return
+    names = {joint.name for joint in base.joints}
+    gone = [actuator for actuator in spec.actuators if actuator.target in names]
+    gone += [sensor for sensor in spec.sensors if sensor.objname in names]
+    gone += [equality for equality in spec.equalities if {equality.name1, equality.name2} & names]
+    for item in [*gone, *spec.keys, *base.joints]:  # keyframes have six positions of the base
+        spec.delete(item)
+    base.add_freejoint(name="floating_base")
+    source.notes.append(f"six joints of {source.base} are a free joint now")
 
 
 def _leave_surroundings(source: Source) -> None:
@@ -188,8 +225,7 @@ def _find_files(source: Source, path: Path) -> None:
             files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
             nearby = {file.name: file for file in files if file.is_file()}
         file = file or (nearby or {}).get(Path(name).name)
-        is_small = file is not None and file.stat().st_size <= _LARGEST_MESH
-        if file is not None and is_small and file.suffix.lower() in _SUFFIXES:
+        if file is not None and _is_readable(file):
             mesh.file = str(file.resolve())
             continue
         missing.append(Path(name).name)
@@ -205,6 +241,30 @@ def _find_files(source: Source, path: Path) -> None:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         text = f"{len(missing)} meshes are not there or not readable ({shown})"
         source.notes.append(f"{text}: they are neither drawn nor collided with")
+
+
+def _is_readable(file: Path) -> bool:
+    """Whether MuJoCo can read a mesh: one of the formats, not too large, no stand-in of Git LFS."""
+    if file.suffix.lower() not in _SUFFIXES or file.stat().st_size > _LARGEST_MESH:
+        return False
+    with file.open("rb") as mesh:
+        head = mesh.read(84)
+    faces = int.from_bytes(head[80:], "little")
+    is_stl = 1 <= faces <= _MOST_FACES and file.stat().st_size >= 84 + 50 * faces
+    return not head.startswith(b"version https://git-lfs") and (
+        is_stl or file.suffix.lower() != ".stl"
+    )
+
+
+def _mend_points(source: Source) -> None:
+    """Give a radius to balls without one: other simulators take these as points of contact."""
+    balls = [geom for geom in source.spec.geoms if geom.type == mujoco.mjtGeom.mjGEOM_SPHERE]
+    points = [ball for ball in balls if not ball.size[0] and not ball.meshname]
+    for point in points:
+        point.size[0] = _POINT
+    if points:
+        text = f"{len(points)} balls without a radius"
+        source.notes.append(f"{text} are balls of {1e3 * _POINT:.0f} mm")
 
 
 def _mend_inertias(source: Source, *, is_urdf: bool) -> None:

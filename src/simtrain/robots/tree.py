@@ -54,6 +54,8 @@ class Limb:
     """The last body."""
     place: np.ndarray
     """Position of its end, in the frame of the base, m."""
+    center: np.ndarray
+    """Its center of mass, in the frame of the base, m."""
 
 
 class Tree:
@@ -110,7 +112,8 @@ class Tree:
             names = self._names(b for b in self._down_to(end) if b not in trunk)
             below = self._names(b for b in moved if root in self._ancestors(b))
             beside = tuple(name for name in below if name not in names)
-            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end)))
+            center = self._in_base(self.data.subtree_com[root])
+            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end), center))
         return limbs
 
     def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
@@ -153,7 +156,8 @@ class Tree:
                 break
         names = self._names(path)
         below = self._names(b for b in moved if path[-1] in self._ancestors(b)[1:])
-        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]))
+        center = self._in_base(self.data.subtree_com[path[0]])
+        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]), center)
 
     def tool(self, arm: Limb) -> np.ndarray:
         """The grip position in the frame of the arm's end: among fingers, or at its tip, m."""
@@ -167,15 +171,23 @@ class Tree:
         return seen
 
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
-        """The forward direction: most axes of legs are lateral, and soles are longer in front."""
+        """The forward direction: most axes of legs are lateral, and soles are longer in front.
+
+        On more than four legs, whose axes lie around the base, it is that with no leg ahead.
+        """
         names = [name for leg in legs for name in leg.joints]
         axes = [self.data.xaxis[self.model.joint(name).id] @ self.rotation for name in names]
         along_x, along_y, _ = np.square(axes).sum(axis=0) if axes else np.zeros(3)
-        forward = np.array([0.0, 1.0, 0.0] if along_x > 1.5 * along_y else [1.0, 0.0, 0.0])
+        is_turned = along_x > 1.5 * along_y
+        if len(legs) > 4:
+            away = np.abs([leg.place[:2] for leg in legs])
+            x, y = away.min(axis=0) / away.max()
+            is_turned = x > 0.1 > y
+        forward = np.array([0.0, 1.0, 0.0] if is_turned else [1.0, 0.0, 0.0])
         ahead = [
             float((self.rotation @ forward) @ (self._point(sole) - self.data.xanchor[joint]))
             for leg, sole in zip(legs, soles, strict=True)
-            if sole.length
+            if sole.length and sole.geoms
             for joint in [self.model.joint(leg.joints[-1]).id]
         ]
         if ahead and np.mean(ahead) < -0.02 * self.scale:
