@@ -145,10 +145,8 @@ def test_messages_that_are_none_and_others_than_of_controls_do_nothing(port):
 @pytest.mark.parametrize(
     ("listens", "host", "served"),
     [
-        ("127.0.0.1", ["127.0.0.1:8080"], True),
         ("127.0.0.1", ["LOCALHOST"], True),
         ("127.0.0.1", ["localhost", "localhost"], False),
-        ("127.0.0.1", ["a.localhost.example"], False),
         ("127.0.0.1", ["[::1"], False),
         ("127.0.0.1", [], False),
         ("robot.lab", ["Robot.lab:8080"], True),
