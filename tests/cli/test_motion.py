@@ -110,15 +110,9 @@ def test_mistakes_are_told_in_one_line(line, here):
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        '<model name="m" file="robot.xml"/>',
-        '<hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/>',
-    ],
-)
-def test_a_robot_that_crashes_mujoco_or_fills_the_memory_is_refused(hostile, here):
+def test_a_robot_that_crashes_mujoco_is_refused(here):
     scene = f'<include file="{G1 / "scene.xml"}"/>'
-    (here / "robot.xml").write_text(f"<mujoco>{scene}<asset>{hostile}</asset></mujoco>")
+    hostile = '<asset><model name="m" file="robot.xml"/></asset>'
+    (here / "robot.xml").write_text(f"<mujoco>{scene}{hostile}</mujoco>")
     with pytest.raises(ConfigError, match=r"robot.xml cannot be read: MuJoCo crashes, or 40 s and"):
         motion(["check", SQUAT, "--robot", "robot.xml"])
