@@ -223,7 +223,8 @@ class _ClosedLoop:
         if (other := condition.get("other")) is not None:
             file = str(self._scratch / "other.mjb")
             mujoco.mj_saveModel(other.model, file)
-            condition = condition | {"other": other.as_settings(file)}
+            settings = {"file": file, "base": other.base, "columns": other.columns}
+            condition = condition | {"other": settings}
         with ThreadPoolExecutor(self._threads) as pool:
             parts = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
