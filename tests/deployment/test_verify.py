@@ -129,19 +129,9 @@ def _task() -> TaskCfg:
             "turn": JointPositionActionCfg(TURNED, scale={"left.*": 0.4, "right.*": 0.7}),
             "slide": JointPositionActionCfg("right_slide", scale=0.3, offset=0.05),
         },
-        commands={
-            "velocity": CommandTermCfg(
-                mdp.UniformVelocityCommand,
-                (0.1, 0.2),
-                lin_vel_x=(0.5, 1.0),
-                lin_vel_y=(-1.0, 1.0),
-                ang_vel_z=(-1.0, 1.0),
-            )
-        },
         observations={
             "actor": {
                 "lin_vel": see(mdp.base_lin_vel),
-                "gyro": see(mdp.base_ang_vel, scale=(0.1, 0.2, 0.3)),
                 "gravity": see(mdp.projected_gravity),
                 "positions": see(
                     mdp.joint_pos_rel,
@@ -151,9 +141,7 @@ def _task() -> TaskCfg:
                     history_length=3,
                 ),
                 "angles": see(angles, joints=TURNED),
-                "speeds": see(mdp.joint_vel, joints=JOINTS, clip=(-0.5, 0.5)),
                 "drift": see(seen_velocity),
-                "command": see(mdp.generated_commands, command="velocity"),
                 "last": see(mdp.last_action),
             }
         },
@@ -166,7 +154,7 @@ def _task() -> TaskCfg:
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
             "tipped": TerminationTermCfg(tipped),
         },
-        metrics={"error": MetricTermCfg(mdp.lin_vel_error, command="velocity")},
+        metrics={"speed": MetricTermCfg(speed)},
         events={
             "bias": EventTermCfg(
                 mdp.randomize_encoder_bias, mode="reset", joints=TURNED, bias=(-0.1, 0.1)
@@ -206,7 +194,8 @@ def verifier(made) -> Verifier:
 def test_a_policy_is_the_same_outside_of_simtrain(made, verifier) -> None:
     """With hidden states, history, encoders' bias, masses, servos that nothing drives.
 
-    Clocks, motions and places are those of the policies that ship (`test_shipped_policies.py`).
+    Commands, clocks, motions and places are those of the policies that ship
+    (`test_shipped_policies.py`).
     """
     _, folder = made
     conditions = {AS_TRAINED: {}, "late": {"delay": 1}, "heavy": {"mass": 3.0, "timestep": 0.5}}
@@ -218,7 +207,7 @@ def test_a_policy_is_the_same_outside_of_simtrain(made, verifier) -> None:
     assert not all(own.failed)
     assert (played.lengths, played.failed) == (own.lengths, own.failed)
     assert played.returns == pytest.approx(own.returns, abs=1e-3)
-    assert played.metrics["error"] == pytest.approx(own.metrics["error"], abs=1e-3)
+    assert played.metrics["speed"] == pytest.approx(own.metrics["speed"], abs=1e-3)
     for other in ("late", "heavy"):
         assert found.played[other].returns != pytest.approx(own.returns, abs=1e-2)
 
@@ -438,7 +427,7 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Verifier, Path]:
     task.model, task.keyframe = (lambda: mujoco.MjSpec.from_string(xml)), None
     task.actions = {"turn": JointPositionActionCfg(("left", "right"), scale=0.4)}
     task.timestep, task.decimation = 0.005, 4
-    task.commands, task.events = {}, {"throw": task.events["throw"]}
+    task.events = {"throw": task.events["throw"]}
     joints = {"joints": ("left", "right")}
     task.observations = {
         "actor": {
@@ -448,7 +437,6 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Verifier, Path]:
             "joint_vel": ObservationTermCfg(mdp.joint_vel, **joints),
         }
     }
-    task.metrics = {}
     saved, folder = random_policy(task), tmp_path_factory.mktemp("robot")
     export_policy(saved, folder, ("onnx",))
     return Verifier(saved, 4), folder
@@ -502,9 +490,7 @@ def _following(folder: Path) -> TaskCfg:
     seen = (mdp.generated_commands, mdp.motion_anchor_pos_b, mdp.motion_anchor_ori_b)
     terms = {f.__name__: ObservationTermCfg(f, command="motion") for f in seen}
     terms["gravity"] = ObservationTermCfg(mdp.projected_gravity)
-    task.observations = {"actor": terms}
-    task.metrics = {}
-    task.events = {}
+    task.observations, task.events = {"actor": terms}, {}
     return task
 
 
