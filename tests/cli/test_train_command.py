@@ -90,7 +90,7 @@ def test_the_user_reads_what_is_changed_and_what_makes_no_sense(monkeypatch, tmp
         "simtrain.training.job.Attempts.train", lambda *_: TrainingResult(None, None)
     )
     for flags in ("None --num-envs 4096 --total-env-steps 1000000", "0 1"):
-        train([TASK, "--log-root", str(tmp_path / flags), "--gpu-ids", *flags.split()])
+        train([TASK, "--log-root", str(tmp_path / flags[0]), "--gpu-ids", *flags.split()])
     shown = capsys.readouterr().out
     assert "131,072 env steps an iteration, 16 times the task's default: with --max-ite" in shown
     assert "warning: --total-env-steps is 8 iterations of 131,072 env steps" in shown
