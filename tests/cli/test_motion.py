@@ -23,21 +23,13 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(G1 / "scene.xml"))
 
 
-def _csv(path: Path, model: mujoco.MjModel, speed: float = 0.0) -> str:
-    """A G1 that stands, or glides along, for a second at 30 rows a second."""
+def _gliding(path: Path, model: mujoco.MjModel) -> str:
+    """A CSV file of a G1 that glides along at 0.5 m/s for a second, at 30 rows a second."""
     row = model.key("knees_bent").qpos
     rows = np.tile(row[[0, 1, 2, 4, 5, 6, 3, *range(7, len(row))]], (31, 1))
-    rows[:, 0] += speed * np.arange(31) / 30.0
+    rows[:, 0] += 0.5 * np.arange(31) / 30.0
     np.savetxt(path, rows, delimiter=",")
     return str(path)
-
-
-def test_a_csv_becomes_a_motion_at_fifty_frames_a_second(here, model, capsys):
-    assert motion(["convert", _csv(here / "in.csv", model, 0.2), "out.npz", "--fps", "30"]) == DONE
-    assert "written: out.npz  (51 frames, 1 s" in capsys.readouterr().out
-    clip = MotionClip.load(here / "out.npz", model)
-    assert clip.fps == 50.0
-    np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.2, atol=1e-3)
 
 
 def test_a_motion_at_another_rate_is_resampled_with_names(here, model, capsys):
@@ -52,8 +44,12 @@ def test_a_motion_at_another_rate_is_resampled_with_names(here, model, capsys):
     np.testing.assert_allclose(made.body_ang_vel_w, ships.body_ang_vel_w, atol=0.05)
 
 
-def test_what_is_off_is_told_and_the_exit_code_says_so(here, model, capsys):
-    motion(["convert", _csv(here / "in.csv", model, 0.5), "out.npz", "--fps", "30"])
+def test_a_csv_becomes_a_motion_of_which_the_exit_code_says_that_it_is_off(here, model, capsys):
+    assert motion(["convert", _gliding(here / "in.csv", model), "out.npz", "--fps", "30"]) == DONE
+    assert "written: out.npz  (51 frames, 1 s" in capsys.readouterr().out
+    clip = MotionClip.load(here / "out.npz", model)
+    assert clip.fps == 50.0
+    np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.5, atol=1e-3)
     assert motion(["check", "out.npz"]) == FAILED
     assert "out, 1.0 s: off: no foot at rest" in capsys.readouterr().out
     assert motion(["check", "g1/motions/squat.npz"]) == DONE  # below a folder of tasks
@@ -110,15 +106,9 @@ def test_mistakes_are_told_in_one_line(line, here):
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        '<model name="m" file="robot.xml"/>',
-        '<hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/>',
-    ],
-)
-def test_a_robot_that_crashes_mujoco_or_fills_the_memory_is_refused(hostile, here):
+def test_a_robot_that_crashes_mujoco_is_refused(here):
     scene = f'<include file="{G1 / "scene.xml"}"/>'
-    (here / "robot.xml").write_text(f"<mujoco>{scene}<asset>{hostile}</asset></mujoco>")
+    hostile = '<asset><model name="m" file="robot.xml"/></asset>'
+    (here / "robot.xml").write_text(f"<mujoco>{scene}{hostile}</mujoco>")
     with pytest.raises(ConfigError, match=r"robot.xml cannot be read: MuJoCo crashes, or 40 s and"):
         motion(["check", SQUAT, "--robot", "robot.xml"])

@@ -24,7 +24,6 @@ from simtrain.limits import Count, check, check_value
 
 TASKS = discover().tasks
 REFUSED = [
-    ("--num-envs 0", "--num-envs is 0; it must be 1 or more"),
     ("--num-envs 1000000000000", "--num-envs is 1000000000000; it must be 16777216 or less"),
     ("--max-iterations " + "9" * 400, "--max-iterations is a number of more than 30 digits; it"),
     ("--gpu-ids 0 -1", "--gpu-ids is -1; it must be 0 or more"),

@@ -10,7 +10,7 @@ import torch
 import yaml
 from tiny_task import tiny_task
 
-from simtrain import ObservationTermCfg, RewardTermCfg, TaskCfg, UniformNoiseCfg, mdp
+from simtrain import RewardTermCfg, mdp
 from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import discover
 from simtrain.config.train import TrainConfig
@@ -25,10 +25,6 @@ def _config(name: str = "cartpole-balance") -> TrainConfig:
     return TrainConfig.of_task(name, TASKS[name].make())
 
 
-def _parse(*flags: str, name: str = "cartpole-balance") -> TrainConfig:
-    return parse_flags("train", _config(name), flags)
-
-
 def _through_yaml(plain):
     return yaml.safe_load(yaml.safe_dump(plain))
 
@@ -38,34 +34,6 @@ def test_a_configuration_is_within_all_limits_and_comes_back_from_yaml(name):
     config = _config(name)
     config.check()
     assert overlay(_config(name), _through_yaml(as_plain(config))) == config
-
-
-def test_changes_come_back_from_yaml():
-    config = _parse(
-        "--seed", "7", "--run-name", "wide", "--gpu-ids", "0", "1", "--log-root", "elsewhere",
-        "--total-env-steps", "1000", "--env.rewards.upright.weight", "2.5",
-        "--env.events.reset-pole.position", "-0.2", "0.2", "--env.sim.integrator", "RK4",
-        "--ppo.actor.hidden-dims", "32", "16", "--ppo.learning-rate", "1e-5",
-        "--env.model", "other.xml", "--eval-interval", "5", "--until", "Loss/kl<1",
-    )  # fmt: skip
-    assert config != _config()
-    assert overlay(_config(), _through_yaml(as_plain(config))) == config
-
-
-def test_noise_clip_scale_and_model_functions_come_back_from_yaml():
-    term = ObservationTermCfg(
-        mdp.joint_pos,
-        joints=("root", "left_.*"),
-        noise=UniformNoiseCfg(-0.1, 0.1),
-        clip=(-1.0, 1.0),
-        scale=(1.0, 2.0),
-        history_length=3,
-    )
-    task = tiny_task(observations={"actor": {"position": term}})
-    changed = overlay(task, _through_yaml(as_plain(task)))
-    assert changed == task
-    assert changed.observations["actor"]["position"].noise == UniformNoiseCfg(-0.1, 0.1)
-    assert changed.model is task.model
 
 
 def test_overlay_leaves_the_default_as_it_is():
@@ -96,23 +64,21 @@ FLAGS = [
         lambda c: c.env.observations["actor"]["velocities"].params["joints"],
         ("slider", "hinge"),
     ),
-    (
-        "--env.observations.actor.pole-angle.history-length 3",
-        lambda c: c.env.observations["actor"]["pole_angle"].history_length,
-        3,
-    ),
     ("--env.sim.solver CG", lambda c: c.env.sim.solver, "CG"),
     ("--ppo.actor.hidden-dims 128 128", lambda c: c.ppo.actor.hidden_dims, (128, 128)),
+    ("--env.model other.xml", lambda c: c.env.model, Path("other.xml")),
     ("--ppo.critic.obs-normalization False", lambda c: c.ppo.critic.obs_normalization, False),
     ("--ppo.learning-rate 3e-4", lambda c: c.ppo.learning_rate, 3e-4),
 ]
 
 
 @pytest.mark.parametrize(("flags", "get", "value"), FLAGS, ids=[f[0] for f in FLAGS])
-def test_a_flag_sets_a_typed_value(flags, get, value):
-    given = get(_parse(*flags.split()))
+def test_a_flag_sets_a_typed_value_which_comes_back_from_yaml(flags, get, value):
+    config = parse_flags("train", _config(), flags.split())
+    given = get(config)
     assert given == value
     assert type(given) is type(value)
+    assert overlay(_config(), _through_yaml(as_plain(config))) == config
 
 
 @pytest.mark.parametrize(
@@ -126,13 +92,6 @@ def test_a_flag_sets_a_typed_value(flags, get, value):
 def test_iterations_count_environment_steps_over_all_ranks(changes, world_size, iterations):
     config = dataclasses.replace(_config(), num_envs=25, num_steps_per_env=4, **changes)
     assert config.iterations(world_size) == iterations
-
-
-def test_a_task_gives_its_own_defaults():
-    task = TaskCfg(tiny_task().model, 0.01, 1, 1.0, num_envs=3, num_steps_per_env=5)
-    config = TrainConfig.of_task("mine", task)
-    assert (config.num_envs, config.num_steps_per_env, config.task) == (3, 5, "mine")
-    assert config.ppo is task.ppo
 
 
 class Gait(enum.Enum):

@@ -46,20 +46,15 @@ def test_a_process_of_the_job_is_admitted_and_nothing_is_lost(job):
         assert (server.recv(100), server.gettimeout()) == (b"a record", None)
 
 
-@pytest.mark.parametrize("message", [b"", b"\0", bytes(64), os.urandom(1000)])
-def test_a_stranger_is_not_admitted(job, message):
+@pytest.mark.parametrize("message", [None, b"", b"\0", bytes(64), os.urandom(1000)])
+def test_a_stranger_is_not_admitted_and_not_waited_for(job, message, monkeypatch):
+    if message is None:
+        monkeypatch.setattr(private, "_SECONDS", 0.1)
     client, server, thread, answers = connection()
     with client, server:
-        client.sendall(message)
-        client.shutdown(socket.SHUT_WR)
-        thread.join()
-    assert answers == [False]
-
-
-def test_a_stranger_who_says_nothing_is_not_waited_for(job, monkeypatch):
-    monkeypatch.setattr(private, "_SECONDS", 0.1)
-    client, server, thread, answers = connection()
-    with client, server:
+        if message is not None:
+            client.sendall(message)
+            client.shutdown(socket.SHUT_WR)
         thread.join(20.0)
     assert answers == [False]
 

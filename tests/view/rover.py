@@ -4,6 +4,11 @@ Tests import it, or copy this file into ``tasks/`` of a folder of their own.
 """
 
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,8 +116,19 @@ def rover_on_waves(height: float) -> TaskCfg:
     return rover(terrain=terrain)  # type: ignore[call-arg]
 
 
-def folder_with_rover(folder: Path) -> Path:
-    """The folder, with this file in its ``tasks/``."""
+@contextmanager
+def playing(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """The command that serves the rover's page; it ends by Ctrl-C, with nothing more to say."""
     (folder / "tasks").mkdir()
     shutil.copy(__file__, folder / "tasks")
-    return folder
+    command = ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable]
+    command += ["-m", "simtrain.cli.start", "play", "rover", "--num-envs", "2", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, *flags], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert (*process.communicate(timeout=100.0), process.returncode) == ("", "", 130)
+    finally:
+        process.kill()

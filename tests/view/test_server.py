@@ -1,16 +1,13 @@
 """A page of another site, and whoever sends what a page would not, against the real viewer."""
 
 import http.client
-import signal
-import subprocess
-import sys
 from contextlib import closing
 
 import msgspec
 import pytest
 import viser
 import zstandard
-from rover import folder_with_rover
+from rover import playing
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -25,23 +22,13 @@ ODD = [{"update_cb": 1}, {"props": {}}, {"value": "1", "removed": True}, [1], No
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
-    """Port of a viewer, which must still serve in the end, have said nothing, and end by Ctrl-C."""
-    folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "simtrain.cli.start", "play", "rover", "--policy", "zero",
-         "--num-envs", "2", "--viewer", "web", "--port", "0"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        line = process.stdout.readline()
-        port = int(line.split(" (")[0].rpartition(":")[2])
+    """Port of a viewer, which must still serve in the end."""
+    flags = ("--policy", "zero", "--viewer", "web")
+    with playing(tmp_path_factory.mktemp("viewer"), *flags) as process:
+        port = int(process.stdout.readline().split(" (")[0].rpartition(":")[2])
         yield port
         with page(port) as last:
             controls(last)
-        process.send_signal(signal.SIGINT)
-        assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("", "", 130)
-    finally:
-        process.kill()
 
 
 def page(port: int, **headers: str) -> ClientConnection:
@@ -145,10 +132,8 @@ def test_messages_that_are_none_and_others_than_of_controls_do_nothing(port):
 @pytest.mark.parametrize(
     ("listens", "host", "served"),
     [
-        ("127.0.0.1", ["127.0.0.1:8080"], True),
         ("127.0.0.1", ["LOCALHOST"], True),
         ("127.0.0.1", ["localhost", "localhost"], False),
-        ("127.0.0.1", ["a.localhost.example"], False),
         ("127.0.0.1", ["[::1"], False),
         ("127.0.0.1", [], False),
         ("robot.lab", ["Robot.lab:8080"], True),

@@ -3,9 +3,7 @@
 import io
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from PIL import Image
-from rover import folder_with_rover
+from rover import playing
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 SOFTWARE_WEBGL = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
@@ -73,32 +71,20 @@ class Viewer:
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     from playwright.sync_api import sync_playwright
 
-    folder = folder_with_rover(tmp_path_factory.mktemp("viewer"))
-    process = subprocess.Popen(
-        ["env", "-u", "DISPLAY", "-u", "WAYLAND_DISPLAY", sys.executable,
-         "-m", "simtrain.cli.start", "play", "rover", "--policy", "random", "--num-envs", "2",
-         "--port", "0"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    folder = tmp_path_factory.mktemp("viewer")
+    with playing(folder, "--policy", "random") as process, sync_playwright() as playwright:
         lines = [process.stdout.readline(), process.stdout.readline()]
         assert lines[0] == "viewer: web, because this machine has no display (--viewer)\n"
         match = re.match(r"watch rover at (http://127\.0\.0\.1:\d+)", lines[1])
         assert match, (lines, process.communicate())
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE_WEBGL)
-            page = browser.new_page(viewport={"width": 800, "height": 600})
-            viewer = Viewer(process, page)
-            page.on("pageerror", lambda error: viewer.errors.append(str(error)))
-            page.on("console", lambda m: m.type == "error" and viewer.errors.append(m.text))
-            page.goto(match[1], timeout=1000 * PATIENCE_S)
-            yield viewer
-            browser.close()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, out, err) == (130, "", "")
-    finally:
-        process.kill()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SOFTWARE_WEBGL)
+        page = browser.new_page(viewport={"width": 800, "height": 600})
+        viewer = Viewer(process, page)
+        page.on("pageerror", lambda error: viewer.errors.append(str(error)))
+        page.on("console", lambda m: m.type == "error" and viewer.errors.append(m.text))
+        page.goto(match[1], timeout=1000 * PATIENCE_S)
+        yield viewer
+        browser.close()
 
 
 def test_the_robot_moves_until_paused_and_then_by_single_steps(viewer):

@@ -190,7 +190,7 @@ def _replay(arguments: Sequence[str]) -> int:
     config.check()
 
     from simtrain.training.features.failures import read_dump
-    from simtrain.view.replay import Replay
+    from simtrain.view.film import Replay
 
     dump = read_dump(config.replay)
     replay = Replay(dump.model, dump.states, dump.decimation, dump.message)

@@ -14,14 +14,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simtrain.errors import ConfigError, DivergenceError, ExportError, RankError, SimulationError
-from simtrain.launch.processes import heeded_signals, limit_spinning
+from simtrain.launch.processes import exit_code, heeded_signals, limit_spinning
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-DONE, FAILED, MISTAKE, HUNG_UP, INTERRUPTED, TERMINATED = 0, 1, 2, 129, 130, 143
-_CODES = {Signals.SIGHUP: HUNG_UP, Signals.SIGINT: INTERRUPTED, Signals.SIGTERM: TERMINATED}
+DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
 def run_command(command: Callable[[], int], *, outlives_output: bool = False) -> NoReturn:
@@ -76,7 +75,7 @@ def interruptible() -> Iterator[None]:
 def _end_at_once(number: int, frame: FrameType | None) -> None:
     with suppress(OSError, RuntimeError):  # closed, or in the middle of writing
         sys.stdout.flush()
-    os._exit(_CODES.get(Signals(number), DONE))
+    os._exit(exit_code(Signals(number)))
 
 
 class _LossyFile(io.FileIO):

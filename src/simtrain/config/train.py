@@ -26,9 +26,6 @@ from simtrain.limits import Count, Limits, NumEnvs, NumSteps, Repetitions, Seed,
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")
 ]
-Members = Annotated[int, Limits(2, 1024)]
-RanksPerMember = Annotated[int, Limits(1, 1024)]
-Share = Annotated[float, Limits(1e-6, 0.5)]
 Iterations = Annotated[int, Limits(0, 10**9)]
 _SAVE_INTERVAL = 50  # iterations, without `save_interval`
 _FEWEST_ITERATIONS, _MOST_MINI_BATCHES = 5.0, 16.0
@@ -100,10 +97,10 @@ class TrainConfig(LaunchFlags):
     """End training when this condition is true, e.g. "lin_vel_error<0.1 and failure_rate<0.02".
     Evaluations give mean_return, mean_episode_length, failure_rate and the task's metrics; for
     other metrics use their tag, as in "Train/mean_reward>45 or Loss/kl<0.001"."""
-    population: Members | None = None
+    population: Annotated[int, Limits(2, 1024)] | None = None
     """Train this number of members in parallel, each a training with its own seed and
     hyper-parameters, and replace worse members by better ones; None for one training."""
-    ranks_per_member: RanksPerMember = 1
+    ranks_per_member: Annotated[int, Limits(1, 1024)] = 1
     """Ranks of each member, which average its gradients."""
     population_interval: Count = 20
     """Iterations between two exchanges: members are evaluated, selected and mutated."""
@@ -119,7 +116,7 @@ class TrainConfig(LaunchFlags):
     the best for each of the worst (truncation)."""
     population_tournament_size: Count = 2
     """Random members of a tournament."""
-    population_share: Share = 0.25
+    population_share: Annotated[float, Limits(1e-6, 0.5)] = 0.25
     """Fraction of the members that are replaced by truncation, and of the best that they copy."""
     population_mutate: Words = ()
     """A number that evolves, its bounds and its scale: linear, log or complement (the logarithm of

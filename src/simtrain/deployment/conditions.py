@@ -114,15 +114,8 @@ class OtherModel:
     model: mujoco.MjModel
     base: str | None
     """The body with the free joint."""
-    qpos: np.ndarray
-    """Columns of its ``qpos`` in the order of the policy's own model."""
-    qvel: np.ndarray
-    """Columns of its ``qvel``."""
-
-    def as_settings(self, file: str) -> dict[str, Any]:
-        """Settings for ``closed_loop.py``; `file` contains the model."""
-        columns = {"qpos": self.qpos.tolist(), "qvel": self.qvel.tolist()}
-        return {"file": file, "base": self.base, "columns": columns}
+    columns: dict[str, list[int]]
+    """Columns of its ``qpos`` and ``qvel`` in the order of the policy's own model."""
 
 
 def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = ()) -> OtherModel:
@@ -154,15 +147,16 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = (
         plane = mujoco.mjtGeom.mjGEOM_PLANE
         spec.worldbody.add_geom(name="simtrain_floor", type=plane, size=[0, 0, 1])
     model = compiled(spec, str(path))
-    qpos, qvel = [], []
+    qpos: list[int] = []
+    qvel: list[int] = []
     for number, name in enumerate(names):
-        if own.jnt_type[number] == _FREE.value:
-            joint, positions, velocities = model.body(base.name).jntadr[0], 7, 6
-        else:
-            joint, positions, velocities = model.joint(name).id, 1, 1
-        qpos += [model.jnt_qposadr[joint] + i for i in range(positions)]
-        qvel += [model.jnt_dofadr[joint] + i for i in range(velocities)]
-    return OtherModel(model, base.name if is_floating else None, np.array(qpos), np.array(qvel))
+        is_free = own.jnt_type[number] == _FREE.value
+        joint = model.joint(model.body(base.name).jntadr[0] if is_free else name)
+        q, v = int(joint.qposadr[0]), int(joint.dofadr[0])
+        qpos += range(q, q + len(joint.qpos0))
+        qvel += range(v, v + len(joint.damping))
+    columns = {"qpos": qpos, "qvel": qvel}
+    return OtherModel(model, base.name if is_floating else None, columns)
 
 
 def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:

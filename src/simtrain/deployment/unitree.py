@@ -7,7 +7,6 @@ https://github.com/unitreerobotics/unitree_rl_lab.
 from typing import Any
 
 import mujoco
-import numpy as np
 import yaml
 
 from simtrain.deployment.interface import CommandPart, Interface, ObservationPart
@@ -37,10 +36,8 @@ def deploy_yaml(model: mujoco.MjModel, interface: Interface) -> str:
     ``joint_ids_map`` contains the index of each joint's motor among the model's actuators, in the
     order of ``joint_names``; gains have the order of the motors.
     """
-    driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
-    motors = [driving.index(model.joint(name).id) for name in interface.joint_names]
     stiffness, damping = (
-        [dict(zip(motors, values, strict=True)).get(i, 0.0) for i in range(model.nu)]
+        [dict(zip(interface.actuators, values, strict=True)).get(i, 0.0) for i in range(model.nu)]
         for values in (interface.joint_stiffness, interface.joint_damping)
     )
     targets = {
@@ -53,7 +50,7 @@ def deploy_yaml(model: mujoco.MjModel, interface: Interface) -> str:
     velocities = [c for c in interface.commands if _is_velocity(c)][:1]
     ranges = {axis: velocity.params[axis] for velocity in velocities for axis in _AXES}
     content = {
-        "joint_ids_map": motors,
+        "joint_ids_map": interface.actuators,
         "step_dt": interface.control_period,
         "stiffness": stiffness,
         "damping": damping,

@@ -30,12 +30,7 @@ from torch import Tensor
 
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tree import as_plain
-from simtrain.deployment.conditions import (
-    Condition,
-    find_conditions,
-    load_model,
-    read_interface,
-)
+from simtrain.deployment.conditions import Condition, load_model, read_interface
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, without_hardware
 from simtrain.env.randomness import forked_randomness
@@ -111,10 +106,10 @@ class Verifier:
     def __call__(
         self,
         folder: Path,
-        conditions: Mapping[str, Condition] | None = None,
+        conditions: Mapping[str, Condition],
         tell: Callable[[str], None] = lambda condition: None,
     ) -> Verification:
-        """Play the policy exported to `folder`, under `conditions`, None for `find_conditions`.
+        """Play the policy exported to `folder` under `conditions`, as of `find_conditions`.
 
         Under each, as many episodes are played as the policy's, or fewer if these give the kept
         fraction of the return to ± 0.02. `tell` is called with each condition. Delays and DC motors
@@ -126,7 +121,7 @@ class Verifier:
         with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
             loop = _ClosedLoop(folder, Path(scratch), model, env, own.job)
             differences = _differences(loop, env, own, about)
-            for name, condition in (conditions or find_conditions(folder)).items():
+            for name, condition in conditions.items():
                 if not differences:
                     played[name] = self._play(loop, condition, name, tell)
         return Verification(own.evaluation, played, differences, self._is_changed)
@@ -228,7 +223,8 @@ class _ClosedLoop:
         if (other := condition.get("other")) is not None:
             file = str(self._scratch / "other.mjb")
             mujoco.mj_saveModel(other.model, file)
-            condition = condition | {"other": other.as_settings(file)}
+            settings = {"file": file, "base": other.base, "columns": other.columns}
+            condition = condition | {"other": settings}
         with ThreadPoolExecutor(self._threads) as pool:
             parts = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}

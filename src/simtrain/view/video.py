@@ -68,8 +68,8 @@ def writing_video(path: Path, size: Size, fps: float) -> Iterator[Callable[[np.n
         temporary.unlink(missing_ok=True)
 
 
-def as_gif(path: Path, *, width: int = 320, fps: float = 12.5) -> bytes:
+def as_gif(path: Path, *, width: int = 320) -> bytes:
     """A small animated GIF of a video, for places that show no MP4."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path)]
-    command += ["-vf", f"fps={fps},scale={width}:-2", "-f", "gif", "-"]
+    command += ["-vf", f"fps=12.5,scale={width}:-2", "-f", "gif", "-"]
     return subprocess.run(command, check=True, capture_output=True).stdout

@@ -1,10 +1,7 @@
-"""The manual's worked example: its terms by hand-computed values, and the real command."""
+"""The manual's examples: their terms by hand-computed values, and trainings of both."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import simtrain
 from simtrain.cli.export import export
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
@@ -21,9 +19,13 @@ from simtrain.sim import EngineCfg
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
-@pytest.fixture
-def env(monkeypatch) -> Env:
+@pytest.fixture(autouse=True)
+def _examples(monkeypatch) -> None:
     monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
+
+
+@pytest.fixture
+def env() -> Env:
     cfg = discover().find("ball-balance").make()
     del cfg.events["push"]
     return Env(cfg, 4, EngineCfg(threads=1))
@@ -35,26 +37,17 @@ def _put_ball(env: Env, x: torch.Tensor, z: float = 0.54) -> None:
     env.sim.forward()
 
 
-def _run(*command: str, folder: Path) -> str:
-    environment = {**os.environ, "SIMTRAIN_TASKS": str(EXAMPLES)}
-    options = {"cwd": folder, "env": environment, "text": True, "timeout": 100}
-    done = subprocess.run([sys.executable, *command], capture_output=True, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _train(task: str, folder: Path, **overrides: int) -> Path:
+    of_all = {"log_root": folder, "gpu_ids": None, "cpu_threads": 1}
+    return simtrain.train(simtrain.train_config(task, {**of_all, **overrides}))
 
 
-def test_it_trains_by_the_real_command_and_runs_without_simtrain(tmp_path, monkeypatch):
-    flags = ["--gpu-ids", "None", "--cpu-threads", "1", "--num-envs", "16", "--max-iterations", "2"]
-    _run("-m", "simtrain.cli.start", "train", "ball-balance", *flags, folder=tmp_path)
-    (run,) = (tmp_path / "logs" / "ball-balance").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["env_steps"] for line in lines] == [384, 768]
-    assert all(math.isfinite(line["Loss/value"]) for line in lines)
-
-    monkeypatch.setenv("SIMTRAIN_TASKS", str(EXAMPLES))
+def test_the_ball_s_policy_runs_without_simtrain(tmp_path):
+    run = _train("ball-balance", tmp_path, num_envs=16, max_iterations=2)
     assert export([str(run), "--formats", "onnx"]) == 0
-    flags = ["--seconds", "0.1", "--target", "0.1", "-0.05"]
-    said = _run(str(run / "exported" / "mujoco_robot.py"), *flags, folder=tmp_path)
+    command = [sys.executable, str(run / "exported" / "mujoco_robot.py"), "--seconds", "0.1"]
+    command += ["--target", "0.1", "-0.05"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
     assert re.fullmatch(r"qpos \[[-. 0-9]+\]\n", said)
 
 
@@ -81,3 +74,11 @@ def test_a_ball_below_the_plate_ends_the_episode_as_failed(env):
     env.sim.reset(torch.tensor([True, True, False, True]))
     env.step(torch.zeros(4, 2))
     assert env.terminations.terminated.tolist() == [False, False, True, False]
+
+
+def test_the_readme_shows_the_arm_which_is_held_level_after_training(tmp_path):
+    code = (EXAMPLES / "level_arm" / "level_arm.py").read_text()
+    assert code in (EXAMPLES.parents[1] / "README.md").read_text()
+    run = _train("level-arm", tmp_path, max_iterations=40)
+    result = simtrain.evaluate(run, episodes=8).estimates
+    assert result["mean_return"].value > 4.0  # of 5
