@@ -142,7 +142,7 @@ def test_members_of_a_population_go_on_from_states_after_the_same_meeting(tmp_pa
             content = {**state(iteration), "features": features}
             write_resume_state(tmp_path / "members" / member, content)
     saved = open_run(tmp_path)
-    assert [file.name for file in saved.of_members] == [NEWEST, PREVIOUS, NEWEST]
+    assert [member.file.name for member in saved.members] == [NEWEST, PREVIOUS, NEWEST]
     assert saved.iteration == 4
 
 
