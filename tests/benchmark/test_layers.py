@@ -4,27 +4,25 @@ import mujoco.batch
 import pytest
 import torch
 from tiny_task import tiny_env
+from tiny_training import ALONE
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
 from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
-from simtrain.launch.rank import Rank
 from simtrain.training.loop import Trainer
-
-RANK = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
 
 
 def make_trainer() -> Trainer:
     env = tiny_env(3)
-    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 4, RANK)
-    return Trainer(env, ppo, RANK)
+    ppo = PPO(env.cfg.ppo, env.get_observations(), env.num_actions, 4, ALONE)
+    return Trainer(env, ppo, ALONE)
 
 
 def test_every_layer_is_measured_as_often_as_asked_for_after_a_round_to_warm_up():
     trainer = make_trainer()
     trainer._new_warnings = lambda *of_what: ("rollouts run without CUDA graphs",)
     lines: list[str] = []
-    seconds = measure_layers(trainer, 2, Clock(RANK, lambda: False), lines.append)
+    seconds = measure_layers(trainer, 2, Clock(ALONE, lambda: False), lines.append)
     assert {layer: len(times) for layer, times in seconds.items()} == dict.fromkeys(LAYERS, 2)
     assert all(time > 0.0 for times in seconds.values() for time in times)
     assert trainer.iteration == 4  # two to warm up
@@ -40,7 +38,7 @@ def test_a_signal_ends_it_after_the_block():
         return len(asked) == 4
 
     with pytest.raises(StoppedError):
-        measure_layers(trainer, 2, Clock(RANK, stop), print)
+        measure_layers(trainer, 2, Clock(ALONE, stop), print)
     assert trainer.iteration == 2
 
 
@@ -56,7 +54,7 @@ def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monke
     monkeypatch.setattr(mujoco.batch, "Batch", noted)
     physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     for _ in range(2):  # each time from the start
-        physics(Clock(RANK, lambda: False))
+        physics(Clock(ALONE, lambda: False))
     assert torch.equal(env.sim.state()["state"], start["state"])
     for control in controls:
         env.bind("ctrl").copy_(control)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from simtrain.cli.train import train
+from simtrain.cli.train import list_tasks, train
 from simtrain.errors import ConfigError, DivergenceError
 
 TASK = "cartpole-balance"
@@ -41,62 +39,37 @@ MISTAKES = [
     (f"--task {TASK} --num-envs 8", f"the task has no flag: `uv run train {TASK} --num-envs 8`"),
     (f"--task={TASK}", f"the task has no flag: `uv run train {TASK}`"),
     (f"{TASK} --task walk", "no flag --task; the task comes first: `train <task>`"),
-    (f"{TASK} --num-envs 0", "--num-envs is 0; it must be 1 or more"),
     (f"{TASK} --log-root /proc/logs", "--log-root /proc/logs cannot be written"),
     (f"{TASK} --run-name a/b", "--run-name is 'a/b'; it must not contain '/'"),
-    (
-        f"{TASK} --env.rewards.upright.pole-joints .*_knee",
-        "--env.rewards.upright.pole-joints: no joint matches '.*_knee'; there are slider, ",
-    ),
+    (f"{TASK} --env.rewards.upright.pole-joints .*_knee", "no joint matches '.*_knee'; there are"),
     (f"{TASK} --env.model robot.xml", "robot.xml is not a valid model: "),
     (f"{TASK} --gpu-ids None --engine warp --env.model rope.xml", "does not support flexes"),
-    (
-        f"{TASK} --env.actions.force.delay-min-lag 2",
-        "--env.actions.force.delay-min-lag is 2, and the largest lag is 0; it must not be greater "
-        "(give --env.actions.force.delay-max-lag 2)",
-    ),
+    (f"{TASK} --env.actions.force.delay-min-lag 2", "(give --env.actions.force.delay-max-lag 2)"),
     ("jump", "task 'jump' in {here}/tasks/jump.py raised ZeroDivisionError: division by zero"),
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --wandb-project walks", "--wandb-project walks needs --logger wandb"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
-    (
-        f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs",
-        "--torchrunx-log-dir /proc/logs cannot be written: No such file or directory",
-    ),
+    (f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs", "cannot be written"),
     (
         f"{TASK} --eval-device cpu",
         "--eval-device cpu needs --eval-interval, the iterations between",
     ),
     (
         f"{TASK} --eval-interval 5 --eval-device cuda:0 --engine mujoco",
-        "--eval-device cuda:0 simulates on the GPU, which --engine mujoco cannot",
+        "which --engine mujoco cann",
     ),
-    (
-        f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99",
-        "--eval-device cuda:99: ",
-    ),
-    (
-        f"{TASK} --until fell<0.1",
-        '--until "failure_rate<0.1" needs evaluations; add --eval-interval',
-    ),
+    (f"{TASK} --gpu-ids None --eval-interval 5 --eval-device cuda:99", "--eval-device cuda:99: "),
     (f"{TASK} --profile --max-iterations 9", "--profile traces iterations 10 to 12, and training"),
-    (
-        f"{TASK} --phase-times False --until Perf/time/physics<1",
-        "--until: training logs no metric 'Perf/time/physics'",
-    ),
+    (f"{TASK} --phase-times False --until Perf/time/physics<1", "no metric 'Perf/time/physics'"),
     (f"{TASK} --gpu-ids 99", "--gpu-ids 99: "),
     (f"{TASK} --gpu-ids None --cpu-workers 100000", "--cpu-workers is 100000; at most"),
-    (f"{TASK} --log-root {'a' * 5000}", "(5000 characters) cannot be used: File name too long"),
     (f"{TASK} --init-from tasks", "tasks is no run directory: it has no config.yaml"),
     (f"{TASK} --init-only actor", "--init-only actor needs --init-from, a run or checkpoint"),
     (
         f"{TASK} --ppo.symmetry.augment --ppo.critic.model lstm",
-        "--ppo.critic.model is lstm; --ppo.symmetry is not for recurrent networks; use mlp",
+        "is not for recurrent networks; use",
     ),
-    (
-        f"{TASK} --ppo.actor.model gru --num-envs 2",
-        "2 environments (--num-envs) cannot be divided into 4 mini-batches",
-    ),
+    (f"{TASK} --ppo.actor.model gru --num-envs 2", "(--num-envs) cannot be divided into 4 mini-b"),
     (f"{TASK} --ppo.actor.cnn.stride 1 2 3", "--ppo.actor.cnn.stride has 3 values; give one, or"),
 ]
 
@@ -148,30 +121,14 @@ def test_no_task_lists_all_and_the_files_that_do_not_import(here):
         assert sum(line.strip().startswith(part) for line in listed) == 1
 
 
-def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
-    name, *arguments = command.split()
-    return subprocess.run(
-        [Path(sys.executable).with_name(name), *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-
-
-def test_the_command_ends_with_exit_code_2_and_no_traceback(here):
-    result = _run(f"train {TASK} --num-envs 0", here)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ")
-    assert "Traceback" not in result.stderr
-    assert not (here / "logs").exists()
-
-
-def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(here):
-    result = _run("simtrain list-tasks", here)
-    words = " ".join(result.stdout.split())
+def test_list_tasks_tells_names_descriptions_and_files_and_what_did_not_import(here, capsys):
+    assert list_tasks([]) == 1
+    told = capsys.readouterr()
+    words = " ".join(told.out.split())
     for part in (TASK, "cartpole-swingup", "Keep the pole", "Swing the hanging", "cartpole.py"):
         assert part in words
-    assert result.returncode == 1
-    assert f"{here}/tasks/walk.py could not be imported:\nTraceback" in result.stderr
-    assert "has no attribute 'no_such_name'" in result.stderr
+    assert f"{here}/tasks/walk.py could not be imported:\nTraceback" in told.err
+    assert "has no attribute 'no_such_name'" in told.err
 
 
 def test_simulations_that_always_fail_end_the_run_with_what_mujoco_said(here, capsys):

@@ -92,17 +92,6 @@ def test_the_best_policy_is_kept_as_a_checkpoint(runs, name):
     assert set(best) == set(torch.load(runs[name] / "model_5.pt", weights_only=True))
 
 
-@pytest.mark.slow
-def test_an_evaluator_beside_training_ends_it_too_and_judges_the_last_policy(tmp_path, capsys):
-    condition = ["--until", "fell<0.5", "--log-root", str(tmp_path)]
-    assert train([*FLAGS, "--max-iterations", "1000000", *BESIDE, *condition]) == 0
-    (run,) = tmp_path.glob("*/*")
-    last = metrics_of(run)[-1]
-    assert last["Eval/iteration"] == last["iteration"]
-    assert (run / f"model_{last['iteration']}.pt").exists()
-    assert "training ends: Eval/failure_rate is 0 (--until" in capsys.readouterr().out
-
-
 EVALUATOR = "simtrain.training.features.evaluator_process"
 
 

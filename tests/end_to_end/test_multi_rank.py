@@ -67,19 +67,6 @@ def test_the_run_directory_holds_what_rank_0_wrote_a_part_of_rank_1_and_the_logs
     assert all("/.resume.rank1.pt." in path for path in by_rank[1].splitlines())
 
 
-@pytest.mark.slow
-def test_a_killed_job_goes_on_as_if_nothing_had_happened(job, start):
-    killed = start(TASK, *FLAGS)
-    killed.wait_until_saved()
-    killed.kill()
-    killed.process.wait()
-    resumed = start(TASK, "--resume", "latest")
-    assert resumed.wait() == 0, resumed.output
-    assert f"going on with logs/{TASK}/{killed.run.name} after iteration" in resumed.output
-    assert "not exact" not in resumed.output
-    assert timeless_metrics(resumed.run) == timeless_metrics(job.run)
-
-
 def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, start, tmp_path):
     shutil.copytree(job.run, tmp_path / "user" / "logs" / TASK / job.run.name)
     one_rank = ("--gpu-ids", "None", "--cpu-workers", "1")

@@ -196,78 +196,63 @@ def test_commands_and_actions_of_ones_own_tell_their_rules():
     assert found.actions == found.observations["actor"]["term1"] == [(0, 1.0), (1, -1.0), (2, 1.0)]
 
 
-def _see(func, **params):
-    return [ObservationTermCfg(func, **params)]
+def _mistake(message: str, func=None, *, task=None, **params):
+    """A term, if there is one, changes of the task, and a part of the message."""
+    return [] if func is None else [ObservationTermCfg(func, **params)], task or {}, message
 
 
-MISTAKES = {
-    "a task without a mirror": ([], {"symmetry": None}, "needs a task that is symmetric"),
-    "a term of one's own": (
-        _see(steps_lived),
-        {},
-        r"--env\.observations\.actor\.term0: its mirror rule is not known; give it mirror=",
-    ),
-    "a rule for another number of actions": (
-        [],
-        {"actions": {"push": PushCfg(mirror=(1.0,))}},
+_POS = mdp.joint_pos
+MISTAKES = [
+    _mistake("needs a task that is symmetric", task={"symmetry": None}),
+    _mistake(r"--env\.observations\.actor\.term0: its mirror rule is not known; give", steps_lived),
+    _mistake(
         r"--env\.actions\.push: it has 2 entries, and its mirror rule 1",
+        task={"actions": {"push": PushCfg(mirror=(1.0,))}},
     ),
-    "a rule that does not exist": (
-        _see(steps_lived, mirror="vektor"),
-        {},
-        "the mirror rule is 'vektor'; it must be one of vector, pseudo_vector, ",
+    _mistake("'vektor'; it must be one of vector, pseudo_vec", steps_lived, mirror="vektor"),
+    _mistake(
+        "no name is the mirror image of 'roll_left' among roll_left;", _POS, joints="roll_left"
     ),
-    "one side alone": (
-        _see(mdp.joint_pos, joints="roll_left"),
-        {},
-        "no name is the mirror image of 'roll_left' among roll_left;",
-    ),
-    "a pattern without parentheses": (
-        _see(mdp.joint_pos, joints=("roll_.*", "._lift")),
-        {"symmetry": Mirror({".*left|L.*": ".*right|R.*"})},
+    _mistake(  # a pattern without parentheses
         "several names are the mirror image of 'roll_left' among roll_left, roll_right, ",
+        _POS,
+        joints=("roll_.*", "._lift"),
+        task={"symmetry": Mirror({".*left|L.*": ".*right|R.*"})},
     ),
-    "an oblique axis": (_see(mdp.joint_pos, joints="odd"), {}, "'odd' is not symmetric: their axe"),
-    "a joint beside the middle": (
-        _see(mdp.joint_pos, joints="aside"),
-        {},
-        "the joint 'aside' is not symmetric: their axes are 200 mm apart",
-    ),
-    "ball joints": (_see(mdp.joint_pos, joints=".*_ball"), {}, "only hinges and slides can be"),
-    "joints of two types": (
-        _see(mdp.joint_pos, joints=("roll_left", "R_lift")),
-        {"symmetry": Mirror({"roll_left": "R_lift"})},
+    _mistake("'odd' is not symmetric: their axes differ", _POS, joints="odd"),
+    _mistake("'aside' is not symmetric: their axes are 200 mm apart", _POS, joints="aside"),
+    _mistake("only hinges and slides can be", _POS, joints=".*_ball"),
+    _mistake(
         "'roll_left' and 'R_lift' are no mirror images: only hinges and slides",
+        _POS,
+        joints=("roll_left", "R_lift"),
+        task={"symmetry": Mirror({"roll_left": "R_lift"})},
     ),
-    "a crooked start": (
-        _see(mdp.joint_pos_rel, joints="roll_.*"),
-        {"keyframe": "crooked", "actions": {"nod": JointPositionActionCfg("nod")}},
+    _mistake(
         "the initial positions are not symmetric: those of 'roll_left'",
+        mdp.joint_pos_rel,
+        joints="roll_.*",
+        task={"keyframe": "crooked", "actions": {"nod": JointPositionActionCfg("nod")}},
     ),
-    **{
-        f"another {name} on the other side": (
-            [],
-            {"actions": {"roll": JointPositionActionCfg("roll_.*", **{name: value})}},
+    *(
+        _mistake(
             r"the targets \(scale, offset, clip, ctrlrange\) are not symmetric: those of 'roll_l",
+            task={"actions": {"roll": JointPositionActionCfg("roll_.*", **{name: value})}},
         )
         for name, value in {"scale": {"roll_left": 2.0}, "offset": 0.5, "clip": (-0.5, 2.0)}.items()
-    },
-    "a clip that is not the same for both signs": (
-        _see(_pair, mirror=(1.0, -1.0), clip=(0.0, 1.0)),
-        {},
-        r"actor\.term0: its clip, 0\.0 1\.0, is not the same for both signs",
     ),
-    "a scale that is not the same for both sides": (
-        _see(mdp.joint_pos, joints="roll_.*", scale=(1.0, 2.0)),
-        {},
-        "its scale is not the same for an entry and its mirror image",
+    _mistake(
+        r"its clip, 0\.0 1\.0, is not the same for both signs",
+        _pair,
+        mirror=(1.0, -1.0),
+        clip=(0.0, 1.0),
     ),
-}
+    _mistake("its scale is not the same for an entry", _POS, joints="roll_.*", scale=(1.0, 2.0)),
+]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_not_symmetric_is_told(mistake):
-    terms, changes, message = MISTAKES[mistake]
+@pytest.mark.parametrize(("terms", "changes", "message"), MISTAKES)
+def test_what_is_not_symmetric_is_told(terms, changes, message):
     with pytest.raises(ConfigError, match=message) as error:
         _reflect(*terms, **changes)
     assert "\n" not in str(error.value)

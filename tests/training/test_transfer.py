@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rsl_rl_runner import rsl_rl_runner
-from tiny_task import tiny_env
 from tiny_training import ENVS, STEPS, make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain import ActorCfg, CriticCfg, ObservationTermCfg, mdp
@@ -98,17 +96,8 @@ def test_networks_that_do_not_fit_at_all_are_refused(checkpoint):
         begin(checkpoint, config)
 
 
-def test_a_checkpoint_of_rsl_rl_is_taken(tmp_path):
-    runner = rsl_rl_runner(tiny_env(), steps=STEPS, hidden_dims=(8,))
-    runner.save(str(tmp_path / "model_0.pt"))
-    trainer, lines = begin(tmp_path / "model_0.pt")
-    assert same(trainer.ppo.actor, runner.alg.actor)
-    assert same(trainer.ppo.critic, runner.alg.critic)
-    assert len(lines) == 1
-
-
 @pytest.mark.parametrize("version", [2, 3])
-def test_so_are_those_of_its_older_versions(version, trained, tmp_path):
+def test_checkpoints_of_older_versions_of_rsl_rl_are_taken(version, trained, tmp_path):
     networks = {"actor": trained.ppo.actor, "critic": trained.ppo.critic}
     content: dict[str, dict[str, torch.Tensor]] = {"model_state_dict": {}}
     for network, module in networks.items():

@@ -77,11 +77,11 @@ def numbers_on(ax: Axes, *axes: Literal["x", "y"]) -> None:
             axis.set_minor_formatter(lambda v, _: number(v) if f"{v:e}"[0] in "25" else "")
 
 
-def counts_on_x(ax: Axes, label: str, most: float | None = None, ticks: int = 5) -> None:
+def counts_on_x(ax: Axes, label: str, most: float | None = None) -> None:
     """Make x a count from zero to `most`, or to the end of the curves."""
     ax.set_xlabel(label)
     ax.set_xlim(0.0, most)
-    ax.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     numbers_on(ax, "x")
 
 

@@ -42,12 +42,12 @@ def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict
     write_tensors(path, {**networks, "iter": iteration, "infos": infos})
 
 
-def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why.
 
     A student is the ``actor_state_dict`` of what is returned.
     """
-    content = read_tensors(path, "checkpoint", device)
+    content = read_tensors(path, "checkpoint")
     if "student_state_dict" in content:
         content["actor_state_dict"] = policy_state(content)
     if not all(key in content for key in _KEYS):
@@ -94,7 +94,7 @@ def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = N
         file.write(packed(content))
 
 
-def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> dict[str, Any]:
+def read_tensors(path: Path, kind: str) -> dict[str, Any]:
     """Read what `write_tensors` wrote; messages call the file a `kind`, e.g. ``checkpoint``.
 
     ConfigError if the file cannot be read, is damaged, or would need to run code; says which.
@@ -105,7 +105,7 @@ def read_tensors(path: Path, kind: str, device: torch.device | str = "cpu") -> d
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected pickle protocol")
-                content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+                content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             pickled = data.startswith((b"PK", b"\x80"))  # the bytes of a text can look like a class
             code = re.search(r"[Uu]nsupported (?:global: )?(?:GLOBAL|class) ([\w.]+)", str(error))

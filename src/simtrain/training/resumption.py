@@ -47,10 +47,8 @@ class SavedRun:
     """The state."""
     warnings: tuple[str, ...] = ()
     """Newer states that are damaged, and newer runs that were skipped."""
-    of_members: tuple[Path, ...] = ()
-    """The state of each member of a population; `file` is that of the least trained one."""
-    trainers: tuple[dict[str, Any], ...] = ()
-    """`Trainer.state` of each member."""
+    members: tuple[SavedRun, ...] = ()
+    """Each member of a population; `file` and `content` are those of the least trained one."""
 
     @property
     def iteration(self) -> int:
@@ -161,8 +159,7 @@ def open_run(run: Path) -> SavedRun:
         min(states, key=lambda saved: saved.iteration),
         path=run,
         warnings=tuple(warning for saved in states for warning in saved.warnings),
-        of_members=tuple(saved.file for saved in states),
-        trainers=tuple(saved.content["trainer"] for saved in states),
+        members=tuple(states),
     )
 
 
@@ -227,8 +224,8 @@ def plan_resumption(
     changed = differences(saved.content["config"], resolved(config))
     if saved.content["model"] != model_digest(model):
         changed["--env.model"] = "the model, or MuJoCo's version, is not the run's"
-    if len(saved.of_members) not in (0, job.members):
-        text = f"the population {saved.path} has {len(saved.of_members)} members"
+    if len(saved.members) not in (0, job.members):
+        text = f"the population {saved.path} has {len(saved.members)} members"
         raise ConfigError(f"{text}; --population {config.population} cannot go on with it")
     _check_meetings(saved, config, job)
     if changed and not config.resume_with_changes:
@@ -244,7 +241,7 @@ def plan_resumption(
     if inexact:
         consequence = "" if same_environments else "; environments start new episodes"
         lines.append(f"the continuation is not exact: {', '.join(inexact)}{consequence}")
-    of_members = tuple(file.absolute() for file in saved.of_members)
+    of_members = tuple(member.file.absolute() for member in saved.members)
     resumption = Resumption(saved.file.absolute(), same_environments, tuple(changed), of_members)
     return resumption, lines
 
@@ -252,14 +249,15 @@ def plan_resumption(
 def _check_meetings(saved: SavedRun, config: TrainConfig, job: Job) -> None:
     """Raise ConfigError if members, stopped after different iterations, would not meet again."""
     meetings = set()
-    for trainer in saved.trainers:
+    trainers = [member.content["trainer"] for member in saved.members]
+    for trainer in trainers:
         done, is_finished = trainer["iteration"], trainer.get("unfinished") is None
         ranks = job.world_size // job.members
         end = config.iterations(ranks, iteration=done, env_steps=trainer["env_steps"])
         following = min(config.next_meeting(done + is_finished), max(done, end))
         meetings.add((None if is_finished and done >= end else following, end))
     if len(meetings) > 1:
-        counts = ", ".join(str(trainer["iteration"]) for trainer in saved.trainers)
+        counts = ", ".join(str(trainer["iteration"]) for trainer in trainers)
         raise ConfigError(
             f"the members of {saved.path} were stopped after {counts} iterations and would wait "
             "for each other forever; leave out --save-interval, --population-interval and flags "
@@ -269,7 +267,7 @@ def _check_meetings(saved: SavedRun, config: TrainConfig, job: Job) -> None:
 
 def _differing_circumstances(saved: SavedRun, job: Job) -> list[str]:
     """Ranks, threads and versions that differ from those of the run."""
-    ranks = saved.content["world_size"] * max(1, len(saved.of_members))
+    ranks = saved.content["world_size"] * max(1, len(saved.members))
     threads = job.threads or share_of_cores(job.devices[0].ranks)
     counts = {
         f"rank{'s' if job.world_size > 1 else ''}": (job.world_size, ranks),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import make_context, run_for, tiny_config, tiny_trainer
+from tiny_training import ALONE, make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
@@ -20,7 +20,12 @@ from simtrain.training.features import checkpoint as checkpoint_module
 from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.features.failures import FailureMonitor
 from simtrain.training.loop import Trainer
-from simtrain.training.resumption import open_run
+from simtrain.training.resumption import (
+    find_part,
+    open_run,
+    read_resume_state,
+    write_resume_state,
+)
 from simtrain.training.worker import run_worker
 
 
@@ -130,45 +135,30 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
     assert "is left out: the disk is slower than --save-interval" in line
 
 
-def test_a_vanished_folder_is_reported_once_and_a_later_save_works_again(
-    config, tmp_path, monkeypatch
-):
-    """A newer save waits for no pause."""
-    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 3600.0)
-    run = tmp_path / "run"
+@pytest.mark.parametrize("way", ["by a newer save", "after a pause", "at the end"])
+def test_a_save_that_failed_is_told_once_and_tried_again(way, config, tmp_path, monkeypatch):
+    """Here the folder of the run is gone for a while; a newer save waits for no pause."""
+    pause = 0.01 if way == "after a pause" else 3600.0
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", pause)
+    run, last = tmp_path / "run", 2 if way == "by a newer save" else 1
     context, trainer = make_context(run, config), tiny_trainer(config)
     with checkpoint(context, trainer) as feature:
-        (first,) = run_for(trainer, 1)
-        feature.after_iteration(first)
-        while feature.error is None:
-            time.sleep(0.001)
-        assert (feature.saved, feature.error) == (None, "No such file or directory")
-        run.mkdir()
-        (second,) = run_for(trainer, 1)
-        feature.after_iteration(second)
-    assert (feature.saved, feature.error) == (run / "model_2.pt", None)
-    assert open_run(run).iteration == 2
-    refused, written = context.console.lines  # type: ignore[attr-defined]
-    assert refused.startswith("warning: model_1.pt cannot be saved, trying again: No such file")
-    assert written.endswith("is saved, the disk can be written again")
-
-
-@pytest.mark.parametrize("is_during_training", [True, False])
-def test_a_save_that_failed_is_tried_again_and_once_more_at_the_end(
-    is_during_training, config, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 0.01 if is_during_training else 3600.0)
-    run = tmp_path / "run"
-    trainer = tiny_trainer(config)
-    with checkpoint(make_context(run, config), trainer) as feature:
         (iteration,) = run_for(trainer, 1)
         feature.after_iteration(iteration)
         while feature.error is None:
             time.sleep(0.001)
+        assert (feature.saved, feature.error) == (None, "No such file or directory")
         run.mkdir()
-        while is_during_training and not feature.has_written(60.0):
+        if way == "by a newer save":
+            (iteration,) = run_for(trainer, 1)
+            feature.after_iteration(iteration)
+        while way == "after a pause" and not feature.has_written(60.0):
             time.sleep(0.001)
-    assert (feature.saved, feature.error) == (run / "model_1.pt", None)
+    assert (feature.saved, feature.error) == (run / f"model_{last}.pt", None)
+    assert open_run(run).iteration == last
+    refused, written = context.console.lines  # type: ignore[attr-defined]
+    assert refused.startswith("warning: model_1.pt cannot be saved, trying again: No such file")
+    assert written.endswith("is saved, the disk can be written again")
 
 
 def train_in(run: Path, config: TrainConfig, iterations: int, resumption=None) -> list[dict]:
@@ -203,6 +193,24 @@ def test_episodes_that_begin_anew_are_judged_by_themselves(config, tmp_path):
     finished = [line["Train/finished_envs"] for line in lines]
     assert (finished[4], finished[5], finished[9]) == (1.0, 0.0, 1.0)
     assert ["Train/mean_reward" in lines[i] for i in (4, 5, 9)] == [True, False, True]
+
+
+def test_a_part_of_the_state_before_is_the_newest_once_a_run_goes_on_from_it(config, tmp_path):
+    """Or the next save, if a kill cut it off, would cost that state."""
+    train_in(tmp_path, config, 1)
+    state = {**read_resume_state(tmp_path / "resume.pt"), "world_size": 2}
+    for save in (state["save"], [2, 7]):  # rank 0 was killed before it wrote the second one
+        write_resume_state(tmp_path, {"save": save, "state": {}}, rank=1)
+
+    class Second(type(ALONE)):
+        def broadcast_object(self, value):
+            return state
+
+    rank = Second(1, 1, 2, ALONE.device, seed=1, threads=1)
+    resumption = Resumption(tmp_path / "resume.pt", False, ())
+    context = make_context(tmp_path, config, rank, resumption=resumption)
+    checkpoint(context, tiny_trainer(config)).restore()
+    assert find_part(tmp_path, 1, state["save"])[0] == tmp_path / "resume.rank1.pt"
 
 
 def test_a_state_of_other_networks_is_refused(config, tmp_path):

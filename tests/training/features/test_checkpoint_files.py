@@ -17,7 +17,7 @@ from simtrain.config.tree import resolved
 from simtrain.env.model import compile_model, model_digest
 from simtrain.errors import ConfigError
 from simtrain.launch.plan import plan_job
-from simtrain.run.checkpoint import read_checkpoint, save_model
+from simtrain.run.checkpoint import read_checkpoint
 from simtrain.training.resumption import (
     FORMAT,
     NEWEST,
@@ -91,22 +91,9 @@ def test_a_damaged_state_is_reported_and_the_one_before_is_taken(damage, tmp_pat
     assert reported > 25  # a bit may fall between the parts of the file
 
 
-def test_a_checkpoint_that_lost_its_end_is_damaged(tmp_path):
-    path = tmp_path / "model_7.pt"
-    save_model(path, 7, {f"{name}_state_dict": {} for name in ("actor", "critic", "optimizer")}, {})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"model_7.pt .*or it is damaged: its end is missing$"):
-        read_checkpoint(path)
-
-
 def test_a_bomb_is_not_unpacked(tmp_path):
-    torch.save({"x": torch.zeros(2**22)}, tmp_path / "model_1.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "model_1.pt") as stored,
-        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
-    ):
-        for name in stored.namelist():
-            bomb.writestr(name, stored.read(name))
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("zeros", bytes(2**24))
     with pytest.raises(ConfigError, match="GiB are packed into"):
         read_checkpoint(tmp_path / "bomb.pt")
 
@@ -155,7 +142,7 @@ def test_members_of_a_population_go_on_from_states_after_the_same_meeting(tmp_pa
             content = {**state(iteration), "features": features}
             write_resume_state(tmp_path / "members" / member, content)
     saved = open_run(tmp_path)
-    assert [file.name for file in saved.of_members] == [NEWEST, PREVIOUS, NEWEST]
+    assert [member.file.name for member in saved.members] == [NEWEST, PREVIOUS, NEWEST]
     assert saved.iteration == 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import torch
 from rich.console import Console
@@ -17,8 +16,6 @@ from simtrain.launch.rank import Rank
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.timing import Timing, phase_table
 from simtrain.training.loop import phase_seconds, train
-
-STEP = ("inference", "physics", "terminations", "rewards", "resets", "observations", "storage")
 
 
 class Clock:
@@ -49,24 +46,6 @@ class Lasting(Feature):
 
     def after_iteration(self, iteration: Iteration) -> None:
         self._clock.now += self._seconds
-
-
-def test_phases_follow_each_other_as_an_iteration_does():
-    config, timer = tiny_config(), CpuTimer()
-    trainer = tiny_trainer(config, timer)
-    trainer.begin()
-    began: list[str] = []
-    begin = timer.begin
-    timer.begin = lambda phase: (began.append(phase), begin(phase))
-    trainer.iterate(1, lambda: False)
-    steps = config.num_steps_per_env
-    updates = config.ppo.num_learning_epochs * config.ppo.num_mini_batches
-    phases = [phase for phase, _ in groupby(began) if phase != "other"]
-    assert phases[: 7 * steps] == [*STEP] * steps
-    assert phases[7 * steps : 7 * steps + 2] == ["advantage", "mini_batches"]
-    learning = phases[7 * steps + 2 :]
-    assert learning.count("optimizer") == updates
-    assert set(learning) == {"forward", "backward", "optimizer"}
 
 
 def test_each_phase_has_what_happens_in_it():

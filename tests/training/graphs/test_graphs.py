@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tape import Tape
+from tiny_training import ALONE, run_for
 from torch import Tensor
 
 from simtrain import (
@@ -39,7 +40,6 @@ from simtrain.training.loop import Iteration, Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_compilation")
 
-ALONE = Rank(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
 ENVS, STEPS = 8, 5  # an odd number, so that eager rollouts begin with either buffer
 
 
@@ -154,12 +154,6 @@ def make_trainer(
     return Trainer(env, ppo, rank, timer, tape if graphs else None), tape
 
 
-def train(trainer: Trainer, iterations: int) -> list[Iteration]:
-    trainer.begin()
-    last = trainer.iteration + iterations
-    return [trainer.iterate(last, lambda: False) for _ in range(iterations)]
-
-
 def warnings_of(iterations: list[Iteration]) -> list[str]:
     return [text for iteration in iterations for text in iteration.warnings]
 
@@ -187,7 +181,7 @@ def graphs_train_alike(
 
 def test_training_by_graphs_is_training_eagerly_to_the_bit() -> None:
     graphed, tape, iterations = graphs_train_alike(
-        lambda graphs: make_trainer(graphs=graphs), lambda trainer: train(trainer, 5)
+        lambda graphs: make_trainer(graphs=graphs), lambda trainer: run_for(trainer, 5)
     )
     assert not warnings_of(iterations)
     assert graphed.env.episodes.names
@@ -211,7 +205,7 @@ def test_models_that_learn_by_autograd_train_by_graphs_where_shapes_stay(model: 
             network.obs_groups = ("actor", "image") if model == "cnn" else ("actor",)
         return make_trainer(cfg, graphs=graphs)
 
-    _, tape, iterations = graphs_train_alike(make, lambda trainer: train(trainer, 4))
+    _, tape, iterations = graphs_train_alike(make, lambda trainer: run_for(trainer, 4))
     refusal = (
         "updates run without CUDA graphs, and slower: recurrent networks learn from trajectories, "
         "whose number changes"
@@ -231,7 +225,7 @@ def test_a_student_that_remembers_is_distilled_by_graphs() -> None:
         distillation = Distillation(cfg, models, obs, STEPS, ALONE)
         return Trainer(env, distillation, ALONE, graphs=tape if graphs else None), tape
 
-    _, tape, iterations = graphs_train_alike(make, lambda trainer: train(trainer, 4))
+    _, tape, iterations = graphs_train_alike(make, lambda trainer: run_for(trainer, 4))
     assert not warnings_of(iterations)
     assert tape.captures == 1 + 1
 
@@ -246,7 +240,7 @@ def test_a_student_that_remembers_is_distilled_by_graphs() -> None:
 )
 def test_a_term_that_cannot_be_in_a_graph_is_named_once(term, reason: str) -> None:
     graphed, tape = make_trainer(busy_cartpole(term=term), graphs=True)
-    (warning,) = warnings_of(train(graphed, 2))
+    (warning,) = warnings_of(run_for(graphed, 2))
     assert warning.startswith("rollouts run without CUDA graphs, and slower: ")
     assert reason in warning
     assert tape.captures == 2  # of mini-batches alone
@@ -255,7 +249,7 @@ def test_a_term_that_cannot_be_in_a_graph_is_named_once(term, reason: str) -> No
 def test_a_refusal_changes_nothing_in_training() -> None:
     _, _, iterations = graphs_train_alike(
         lambda graphs: make_trainer(busy_cartpole(term=keeps_another_tensor), graphs=graphs),
-        lambda trainer: train(trainer, 3),
+        lambda trainer: run_for(trainer, 3),
     )
     (warning,) = warnings_of(iterations)
     assert "rewards.term keeps `_before`, which is not saved" in warning
@@ -273,17 +267,17 @@ def test_what_waits_in_a_capture_alone_is_refused_with_its_name() -> None:
 
     trainer, _ = make_trainer(busy_cartpole(term=waits), graphs=False)
     trainer = Trainer(trainer.env, trainer.ppo, trainer.rank, graphs=Blind())
-    updates, rollouts = sorted(warnings_of(train(trainer, 2)), reverse=True)
+    updates, rollouts = sorted(warnings_of(run_for(trainer, 2)), reverse=True)
     assert "not permitted when stream is capturing (in the term rewards.term)" in rollouts
     assert updates.startswith("updates run without CUDA graphs")
 
 
 def test_graphs_are_made_anew_when_the_engine_has_replaced_arrays() -> None:
     def run(trainer: Trainer) -> list[Iteration]:
-        iterations = train(trainer, 2)
+        iterations = run_for(trainer, 2)
         trainer.env.sim.expand("dof_damping")
         trainer.env.sim.write("dof_damping", 0.7)
-        return iterations + train(trainer, 2)
+        return iterations + run_for(trainer, 2)
 
     _, tape, _ = graphs_train_alike(lambda graphs: make_trainer(graphs=graphs), run)
     assert tape.captures == 2 + 1 + 1
@@ -291,13 +285,13 @@ def test_graphs_are_made_anew_when_the_engine_has_replaced_arrays() -> None:
 
 def test_a_saved_state_is_continued_by_graphs() -> None:
     def run(trainer: Trainer) -> list[Iteration]:
-        train(trainer, 2)
+        run_for(trainer, 2)
         saved = trainer.env.state(), trainer.ppo.state(), torch.get_rng_state()
-        train(trainer, 1)
+        run_for(trainer, 1)
         trainer.env.set_state(saved[0])
         trainer.ppo.set_state(saved[1])
         torch.set_rng_state(saved[2])
-        return train(trainer, 2)
+        return run_for(trainer, 2)
 
     _, tape, _ = graphs_train_alike(lambda graphs: make_trainer(graphs=graphs), run)
     assert tape.captures == 1 + 2  # the state is loaded into the tensors that are there
@@ -314,7 +308,7 @@ def test_one_rank_refuses_for_all() -> None:
     beside = BesideOneThatRefuses(0, 0, 1, torch.device("cpu"), seed=0, threads=1)
     _, tape, iterations = graphs_train_alike(
         lambda graphs: make_trainer(graphs=graphs, rank=beside if graphs else ALONE),
-        lambda trainer: train(trainer, 2),
+        lambda trainer: run_for(trainer, 2),
     )
     assert tape.captures == 1 + 2
     assert tape.replays == 4  # the check of a step
@@ -345,11 +339,11 @@ def test_closed_graphs_are_not_used_again_and_a_trace_changes_nothing() -> None:
     timer, replays = TracedTimer(CpuTimer()), []
 
     def run(trainer: Trainer) -> list[Iteration]:
-        iterations = train(trainer, 2)
+        iterations = run_for(trainer, 2)
         replays.append(made[-1].replays)
         trainer.close()
         trainer.close()
-        return iterations + train(trainer, 2)
+        return iterations + run_for(trainer, 2)
 
     made: list[Tape] = []
 

@@ -75,7 +75,7 @@ class Members:
         resumption = None
         if can_resume(run):
             saved = open_run(run)
-            resumption = Resumption(saved.file, True, (), saved.of_members)
+            resumption = Resumption(saved.file, True, (), tuple(m.file for m in saved.members))
         assert config.population is not None
         ranks = config.ranks_per_member
         count = config.population * ranks

@@ -1,4 +1,4 @@
-"""The real `export` and `report` commands, on a trained run."""
+"""The real `export` command, on a trained run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from simtrain.cli.export import export
-from simtrain.cli.report import report
 from simtrain.errors import ConfigError
 
 TASK = "cartpole-balance"
@@ -40,13 +39,6 @@ def test_a_checkpoint_is_exported_to_a_folder_in_the_formats_asked_for(run, here
     assert told["files"] == {"torchscript": "policy.pt"}
 
 
-def test_a_run_is_reported_into_its_own_folder(run):
-    assert (run / "report.png").stat().st_size > 10_000  # drawn at the end of training
-    assert report([str(run)]) == 0
-    steps = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"]
-    assert f"<td>{steps}</td>" in (run / "report.html").read_text()
-
-
 def test_mistakes_are_told(run, here):
     Path("file").touch()
     before = sorted(here.iterdir())
@@ -61,7 +53,6 @@ def test_mistakes_are_told(run, here):
         "run --verify --verify-threshold 2": "--verify-threshold is 2; it must be between 0 and 1",
         "run --verify --verify-model no.xml": "--verify-model no.xml is not a file",
         "run --output file": "--output file cannot be made: .*/file is not a folder",
-        "run --output /proc/robot": "--output /proc/robot cannot be written",
     }.items():
         with pytest.raises(ConfigError, match=message) as error:
             export(arguments.split())
