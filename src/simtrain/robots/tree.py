@@ -82,12 +82,9 @@ class Tree:
         """Height of the base above the lowest point, m."""
         return max(-min(self.low.values()), 1e-3)
 
-    def joints(self) -> list[str]:
-        """Names of hinges and slides."""
-        model = self.model
-        return [
-            model.joint(j).name for j in sorted(j for b in self.bodies for j in self._hinges(b))
-        ]
+    def joints(self) -> tuple[str, ...]:
+        """Names of hinges and slides, in the model's order."""
+        return self._names(self.bodies)
 
     def limbs(self) -> list[Limb]:
         """The chains of joints that are attached to the trunk, each with its lowest end."""
