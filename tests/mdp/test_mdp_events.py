@@ -136,13 +136,3 @@ def test_forces_are_each_environments_own_and_end_with_the_episode():
     assert torch.equal(env.bind("xfrc_applied")[:, 1], applied)
     idle(env, 5)  # the episodes end
     assert not torch.isclose(env.bind("xfrc_applied")[:, 1], applied)[:, 1].any()
-
-
-def test_intervals_begin_forces_that_follow_ends():
-    params = {"force_range": {"x": (3.0, 3.0)}, "duration_s": (0.04, 0.04), "bodies": "box"}
-    event = EventTermCfg(
-        mdp.apply_body_force, "interval", interval_range_s=(0.05, 0.05), params=params
-    )
-    env = tiny_env(1, events={"push": event})
-    forces = [idle(env) and env.bind("xfrc_applied")[0, 1, 0].item() for _ in range(9)]
-    assert forces == [0.0, 0.0, 3.0, 3.0, 0.0, 3.0, 3.0, 0.0, 3.0]

@@ -169,7 +169,6 @@ def test_a_reflected_clock_is_half_a_period_later_if_its_feet_are():
         ({"reference": "gate"}, r"no command 'gate' \(did you mean 'gait'\?\); there are"),
         ({"offsets": (0.0, 0.5, 0.5)}, "3 offsets for 2 feet: left_foot, right_foot"),
         ({"stance": 1.0}, "stance is 1.0; it must be 0.999 or less"),
-        ({"stopping_time": -0.1}, "stopping-time is -0.1; it must be 0 or more"),
     ],
 )
 def test_a_clock_that_cannot_be_is_refused(params, message):

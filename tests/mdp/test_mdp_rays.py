@@ -7,11 +7,10 @@ import math
 import mujoco
 import pytest
 import torch
-from tiny_task import tiny_env, tiny_task
+from tiny_task import tiny_env
 
 from simtrain import Mirror, ObservationTermCfg, mdp
 from simtrain.env.env import Env
-from simtrain.env.model import check_task
 from simtrain.errors import ConfigError
 from simtrain.training.reflection import Reflection, mirror_maps
 
@@ -38,17 +37,14 @@ MODEL = """
 GRID = {"size": (0.8, 0.4), "resolution": 0.2}
 
 
-def _task(term: ObservationTermCfg, model=MODEL):
-    return {
-        "model": lambda: mujoco.MjSpec.from_string(model),
-        "observations": {"actor": {"rays": term}},
-        "symmetry": Mirror({"left_ear": "right_ear"}),
-    }
-
-
 def _env(func, model=MODEL, **params) -> Env:
     term = ObservationTermCfg(func, params={"sites": "head", **params})
-    return tiny_env(2, **_task(term, model))
+    return tiny_env(
+        2,
+        model=lambda: mujoco.MjSpec.from_string(model),
+        observations={"actor": {"rays": term}},
+        symmetry=Mirror({"left_ear": "right_ear"}),
+    )
 
 
 def _seen(func, qpos=(0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0), **params) -> torch.Tensor:
@@ -145,17 +141,3 @@ def test_rays_that_have_no_mirror_image_are_refused():
     refuse(turned, "y", text, alignment="site")
     facing = MODEL.replace("0 20 40", "0 0 0").replace("0 20 -40", "0 0 180")
     refuse(facing, "x", "rays: the pattern of its rays is not symmetric", count=3)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"geom_groups": (0, 7)}, "geom-groups is 7; it must be 5 or less"),
-        ({"alignment": "base"}, "alignment is 'base'; it must be site, yaw or world"),
-        ({"resolution": 0.0}, "resolution is 0.0; it must be 1e-12 or more"),
-    ],
-)
-def test_rays_that_there_cannot_be_are_told_before_training(params, message):
-    term = ObservationTermCfg(mdp.ray_grid, params={"sites": "head", **params})
-    with pytest.raises(ConfigError, match=message):
-        check_task(tiny_task(**_task(term)))

@@ -9,7 +9,6 @@ from tiny_task import idle, tiny_env
 from walker import CONTACTS, contact_rows, made, walker_env
 
 from simtrain import EventTermCfg, ObservationTermCfg, mdp
-from simtrain.env.env import Env
 
 BALL = """
 <mujoco>
@@ -31,19 +30,15 @@ BALL = """
 TIMESTEP, DECIMATION = 0.002, 10
 
 
-def _bouncing(**terms: ObservationTermCfg) -> Env:
-    observations = {"actor": terms}
+def test_a_ball_that_bounces_between_two_control_steps_is_seen() -> None:
+    terms = {
+        "history": ObservationTermCfg(mdp.foot_contact_history, sensors="ball"),
+        "air_time": ObservationTermCfg(mdp.foot_air_time, sensors="ball", substeps=True),
+        "last": ObservationTermCfg(mdp.foot_contact, sensors="ball"),
+    }
     options = {"timestep": TIMESTEP, "decimation": DECIMATION, "episode_length_s": 10.0}
     model = mujoco.MjSpec.from_string
-    return tiny_env(2, model=lambda: model(BALL), observations=observations, **options)
-
-
-def test_a_ball_that_bounces_between_two_control_steps_is_seen() -> None:
-    env = _bouncing(
-        history=ObservationTermCfg(mdp.foot_contact_history, sensors="ball"),
-        air_time=ObservationTermCfg(mdp.foot_air_time, sensors="ball", substeps=True),
-        last=ObservationTermCfg(mdp.foot_contact, sensors="ball"),
-    )
+    env = tiny_env(2, model=lambda: model(BALL), observations={"actor": terms}, **options)
     data = mujoco.MjData(env.model)
     air_time, unseen = 0.0, 0
     for _ in range(30):

@@ -51,6 +51,12 @@ def _deep(text: str, depth: int) -> str:
     return text.replace("JOINT", depth * joint + end + depth * "}\n" + "JOINT", 1)
 
 
+def _still(text: str) -> str:
+    """The same with the first frame in the place of each."""
+    *head, first = text.splitlines()[:-59]
+    return "\n".join([*head, *[first] * 60])
+
+
 G1 = Path("tasks/g1/scene.xml")
 
 
@@ -195,6 +201,7 @@ def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
         (lambda text: text.replace(" 10.00000 ", " 1e20 "), "a position is not finite, or above"),
         (lambda text: _deep(text, 2000), "no BVH, or damaged: maximum recursion depth"),
         (lambda text: text.replace("Frames: ", "Frames: 10000000"), "its head says"),
+        (_still, "nothing moves"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(change, message: str, tmp_path: Path) -> None:
@@ -203,14 +210,6 @@ def test_what_is_wrong_with_a_file_is_said(change, message: str, tmp_path: Path)
     with pytest.raises(ConfigError, match=message):
         motion(["retarget", str(path), str(tmp_path / "out.npz")])
     assert not (tmp_path / "out.npz").exists()
-
-
-def test_person_who_does_not_move_is_refused(tmp_path: Path) -> None:
-    path = write_walk(tmp_path / "walk.bvh", seconds=1.0)
-    head, _, rows = path.read_text().partition("Frame Time: 0.0166667\n")
-    path.write_text(head + "Frame Time: 0.0166667\n" + "\n".join([rows.splitlines()[0]] * 60))
-    with pytest.raises(ConfigError, match="nothing moves"):
-        read_recording(path)
 
 
 @needs_opengl

@@ -101,7 +101,6 @@ def _loops(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     if not model.neq:
         return
     data = at(model, prepared.home)
-    mujoco.mj_fwdPosition(model, data)
     rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
     apart = np.abs(data.efc_pos[rows])
     worst = data.efc_id[rows][apart.argmax()] if len(apart) else 0

@@ -16,10 +16,10 @@ _YAW = 0.1
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
-    """Forward kinematics at `qpos`, `(nq,)`."""
+    """Positions, contacts and constraints at `qpos`, `(nq,)`."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
-    mujoco.mj_kinematics(model, data)
+    mujoco.mj_fwdPosition(model, data)
     return data
 
 

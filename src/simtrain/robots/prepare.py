@@ -130,10 +130,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
     add_looks(spec, robot)
     model = compiled(spec)
-    home = model.qpos0.copy()
-    for name, value in robot.pose.items():
-        place = model.joint(name).qposadr[0]
-        home[place : place + len(value)] = value
+    home = _posed(model, robot).qpos.copy()
     if not robot.has_keyframe:
         home = _bent_arm(model, arm, home)
     reach = float(at(model, home).xanchor[:, 2].max())
@@ -351,10 +348,8 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, with flat soles below its hips."""
-    data = mujoco.MjData(model)
+    data = _posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
-    for name, value in robot.pose.items():
-        data.joint(name).qpos[:] = value
     mujoco.mj_kinematics(model, data)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
@@ -365,6 +360,14 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     data.qpos[2] = -min(soles)
     home: np.ndarray = data.qpos.copy()
     return home
+
+
+def _posed(model: mujoco.MjModel, robot: Robot) -> mujoco.MjData:
+    """The joints where `Robot.pose` has them."""
+    data = mujoco.MjData(model)
+    for name, value in robot.pose.items():
+        data.joint(name).qpos[:] = value
+    return data
 
 
 def _bend(

@@ -59,12 +59,8 @@ def read(path: str | Path, *, base: str | None = None) -> Source:
 
 def load(path: Path) -> mujoco.MjModel:
     """Compile MJCF without changes. Raises ConfigError for a file that cannot be read."""
-
-    def compile_file() -> mujoco.MjModel:
-        with refused(f"the model {path} cannot be read"):
-            return mujoco.MjModel.from_xml_path(str(path))
-
-    return read_in_child_first(path, compile_file)
+    compile_file = refused(f"the model {path} cannot be read")(mujoco.MjModel.from_xml_path)
+    return read_in_child_first(path, partial(compile_file, str(path)))
 
 
 def _read(path: Path, base: str | None) -> Source:

@@ -89,10 +89,7 @@ def targets(
     model: mujoco.MjModel, qpos: np.ndarray, torques: np.ndarray | None = None
 ) -> np.ndarray:
     """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = qpos
-    mujoco.mj_fwdPosition(model, data)
-    ctrl: np.ndarray = data.actuator_length.copy()
+    ctrl: np.ndarray = at(model, qpos).actuator_length.copy()
     if torques is not None:
         on_joint = model.actuator_trntype <= _IN_PARENT
         dofs = model.jnt_dofadr[model.actuator_trnid[on_joint, 0]]
@@ -104,7 +101,6 @@ def targets(
 def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
     """The stiffness with which joints of trunk and arms just carry their load, N m/rad."""
     data = at(model, model.qpos0)
-    mujoco.mj_comPos(model, data)
     in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
     for name in set(robot.joints) - in_legs:
         joint = model.joint(name).id
@@ -120,10 +116,7 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
     Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
     """
     model = compiled(spec)
-    data = mujoco.MjData(model)
-    data.qpos[:] = home
-    mujoco.mj_fwdPosition(model, data)
-    bodies = sorted(touching_bodies(model, data))
+    bodies = sorted(touching_bodies(model, at(model, home)))
     pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
     for one, two in pairs:
         spec.add_exclude(bodyname1=one, bodyname2=two)

@@ -27,8 +27,7 @@ class Foot:
     """The part of a leg that touches the ground."""
 
     name: str
-    """By its position: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``.
-    """
+    """By its position: ``FL``, ``FR``, ``RL``, ``RR``, ``left``, ``right``, or ``leg3``."""
     body: str
     geoms: tuple[int, ...]
     """Ids of the geoms that can touch the ground."""
@@ -70,7 +69,7 @@ class Tree:
         self.origin = self.data.xpos[self.base].copy()
         self.rotation = self.data.xmat[self.base].reshape(3, 3).copy()
         self.up = self.rotation[:, 2]
-        self.bodies = [b for b in range(model.nbody) if self.base in self._ancestors(b)]
+        self.bodies = [b for b in range(model.nbody) if self.base in self._path(b)]
 
     @cached_property
     def low(self) -> dict[int, float]:
@@ -84,33 +83,29 @@ class Tree:
         """Height of the base above the lowest point, m."""
         return max(-min(self.low.values()), 1e-3)
 
-    def joints(self) -> list[str]:
-        """Names of hinges and slides."""
-        model = self.model
-        return [
-            model.joint(j).name for j in sorted(j for b in self.bodies for j in self._hinges(b))
-        ]
+    def joints(self) -> tuple[str, ...]:
+        """Names of hinges and slides, in the model's order."""
+        return self._names(self.bodies)
 
     def limbs(self) -> list[Limb]:
         """The chains of joints that are attached to the trunk, each with its lowest end."""
         moved = [b for b in self.bodies[1:] if self._hinges(b)]
-        inner = {a for b in moved for a in self._ancestors(b)[1:]}
+        inner = {a for b in moved for a in self._path(b)[:-1]}
         leaves = [b for b in moved if b not in inner]
         trunk, wide = {self.base}, 0.02 * self.scale
         for body in self.bodies:
-            sides = [self._place(leaf)[1] for leaf in leaves if body in self._ancestors(leaf)]
+            sides = [self._place(leaf)[1] for leaf in leaves if body in self._path(leaf)]
             if sides and min(sides) < -wide and wide < max(sides):
                 trunk.add(body)
         groups: dict[int, list[int]] = {}
         for leaf in leaves:
-            groups.setdefault(next(b for b in self._down_to(leaf) if b not in trunk), []).append(
-                leaf
-            )
+            root = next(b for b in self._path(leaf) if b not in trunk)
+            groups.setdefault(root, []).append(leaf)
         limbs = []
         for root, ends in groups.items():
             end = min(ends, key=lambda leaf: self.low[leaf])
-            names = self._names(b for b in self._down_to(end) if b not in trunk)
-            below = self._names(b for b in moved if root in self._ancestors(b))
+            names = self._names(b for b in self._path(end) if b not in trunk)
+            below = self._names(b for b in moved if root in self._path(b))
             beside = tuple(name for name in below if name not in names)
             center = self._in_base(self.data.subtree_com[root])
             limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end), center))
@@ -137,14 +132,14 @@ class Tree:
         joint = self.model.joint(limb.joints[0]).id
         shoulder = self._in_base(self.data.xanchor[joint])[2]
         center = self._in_base(self.data.subtree_com[self.base])[2]
-        above = self._ancestors(int(self.model.jnt_bodyid[joint]))[1:]
+        above = self._path(int(self.model.jnt_bodyid[joint]))[:-1]
         is_on_base = not any(self._hinges(body) for body in above if body != self.base)
         return not is_on_base and shoulder - center > 0.2 * (shoulder - limb.place[2])
 
     def arm(self, end: str | None) -> Limb:
         """The longest chain of joints, down to `end`, or to where a gripper branches off."""
         moved = [b for b in self.bodies if self._hinges(b)]
-        paths = [[b for b in self._down_to(body) if b in moved] for body in self.bodies]
+        paths = [[b for b in self._path(body) if b in moved] for body in self.bodies]
         path = max(paths, key=lambda path: len(self._names(path)))
         if end is not None:
             path = paths[self.bodies.index(self._body(end, "--end"))]
@@ -155,7 +150,7 @@ class Tree:
                 path = path[:above]
                 break
         names = self._names(path)
-        below = self._names(b for b in moved if path[-1] in self._ancestors(b)[1:])
+        below = self._names(b for b in moved if path[-1] in self._path(b)[:-1])
         center = self._in_base(self.data.subtree_com[path[0]])
         return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]), center)
 
@@ -184,12 +179,12 @@ class Tree:
             x, y = away.min(axis=0) / away.max()
             is_turned = x > 0.1 > y
         forward = np.array([0.0, 1.0, 0.0] if is_turned else [1.0, 0.0, 0.0])
-        ahead = [
-            float((self.rotation @ forward) @ (self._point(sole) - self.data.xanchor[joint]))
-            for leg, sole in zip(legs, soles, strict=True)
-            if sole.length and sole.geoms
-            for joint in [self.model.joint(leg.joints[-1]).id]
-        ]
+        ahead = []
+        for leg, sole in zip(legs, soles, strict=True):
+            if sole.length and sole.geoms:
+                foot, ankle = self.data.body(sole.body), self.data.joint(leg.joints[-1]).xanchor
+                away = foot.xpos + foot.xmat.reshape(3, 3) @ sole.center - ankle
+                ahead.append(float((self.rotation @ forward) @ away))
         if ahead and np.mean(ahead) < -0.02 * self.scale:
             forward = -forward
         return float(np.arctan2(forward[1], forward[0]))
@@ -247,12 +242,9 @@ class Tree:
         data.qpos[at] = np.clip(data.qpos[at], *model.jnt_range[limited].T)
         return False
 
-    def _ancestors(self, body: int) -> list[int]:
-        """`body`, its parent and so on, without the world."""
-        return [body, *self._ancestors(int(self.model.body_parentid[body]))] if body else []
-
-    def _down_to(self, body: int) -> list[int]:
-        return self._ancestors(body)[::-1]
+    def _path(self, body: int) -> list[int]:
+        """The bodies from the root to `body`, without the world."""
+        return [*self._path(int(self.model.body_parentid[body])), body] if body else []
 
     def _names(self, bodies: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.model.joint(j).name for b in bodies for j in self._hinges(b))
@@ -288,12 +280,6 @@ class Tree:
         shapes = [_surface(self.model, self.data, g, -self.up) for g in _geoms_of(self.model, body)]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
-    def _point(self, foot: Foot) -> np.ndarray:
-        body = self.model.body(foot.body).id
-        frame = self.data.xmat[body].reshape(3, 3)
-        point: np.ndarray = self.data.xpos[body] + frame @ foot.center
-        return point
-
     def _in_base(self, points: np.ndarray) -> np.ndarray:
         seen: np.ndarray = (points - self.origin) @ self.rotation
         return seen
@@ -305,7 +291,7 @@ class Tree:
         place = self._body(foot, "--feet")
         for limb in limbs:
             end = self.model.body(limb.end).id
-            if end in self._ancestors(place) or place in self._ancestors(end):
+            if end in self._path(place) or place in self._path(end):
                 return limb
         raise ConfigError(f"--feet names {foot!r}, which is at the end of no limb")
 

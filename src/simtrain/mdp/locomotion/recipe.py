@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from simtrain.env.cfg import (
 )
 from simtrain.env.control.cfg import JointPositionActionCfg, Names
 from simtrain.env.reading import Mirror
-from simtrain.mdp.locomotion.figures import MANY_LEGS, TWO_LEGS
 from simtrain.mdp.locomotion.velocity import (
     Range,
     gait_clock,
@@ -72,7 +71,7 @@ def velocity_task(
     a foot's site above the ground, m. Heights are those in the home pose, m.
     """
     is_biped = len(offsets) == 2
-    of = TWO_LEGS if is_biped else MANY_LEGS
+    of = _TWO_LEGS if is_biped else _MANY_LEGS
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
     shift, rise = (rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
     push = rounded(of.push * speed)
@@ -278,7 +277,7 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task` on rough ground, whose steps are scaled to the robot."""
     is_biped = "base_height" in cfg.rewards
-    of = TWO_LEGS if is_biped else MANY_LEGS
+    of = _TWO_LEGS if is_biped else _MANY_LEGS
     low, high = (part * hip_height for part in of.steps)
     slope: dict[str, Any] = {"slope": (0.0, of.slope)}
     steps: dict[str, Any] = {
@@ -299,8 +298,8 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
         "waves": SubTerrainCfg(mdp.waves, amplitude=part(1.0)),
         "rough": SubTerrainCfg(mdp.random_rough, noise=part(0.35)),
     }
-    for name, weight in of.weights.items():
-        sub_terrains[name].proportion = weight
+    for name in of.doubled:
+        sub_terrains[name].proportion = 2.0
     cfg.terrain = TerrainCfg(sub_terrains=sub_terrains, num_levels=10, max_initial_level=2)
     height = cfg.rewards["base_height"].params["target_height"] if is_biped else hip_height
     for group, noise in (("actor", UniformNoiseCfg(-0.02, 0.02)), ("critic", None)):
@@ -325,3 +324,71 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
     return cfg
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What differs between robots on two legs and on more; the defaults are of four or more.
+
+    They are those of the Go1 and the G1, at a scale that holds for any robot, see above.
+    """
+
+    lin_vel_weight: float = 2.0
+    lin_vel_std: float = 0.21  # by sqrt(g h)
+    ang_vel_weight: float = 1.0
+    ang_vel_std: float = 0.085  # by sqrt(g / h)
+    feet_contact: float = 0.5
+    feet_height_weight: float = 1.0
+    feet_height_std: float = 0.355  # by h
+    feet_slide: float = -0.167  # by 1 / sqrt(g h)
+    flat_orientation: float = -2.0
+    lin_vel_z: float = -2.8  # by 1 / (g h)
+    ang_vel_xy: float = -1.73  # by h / g
+    action_rate: float = -0.02
+    rest: float = -0.1
+    standing: float = 0.1  # share of environments whose command is 0
+    history_length: int = 3
+    limit_angle: float = 1.0  # of terminations, rad
+    joint_position: float = 0.1  # of resets, rad
+    rise: float = 0.074  # of resets, by h
+    push: float = 0.3  # by sqrt(g h)
+    joint_vel_noise: float = 1.5  # rad/s
+    mass_scale: Range = (0.85, 1.25)
+    center_of_mass: float = 0.106  # by h
+    encoder_bias: float = 0.02  # rad
+    calm_steps: int = 2400  # control steps at first without pushes and randomization
+    slope: float = 0.4  # of rough ground, at most
+    steps: Range = (0.07, 0.53)  # of rough ground, height by h
+    doubled: tuple[str, ...] = ("stairs_down", "stairs_up")  # rough ground of twice the share
+
+
+_MANY_LEGS = _Figures()
+_TWO_LEGS = _Figures(
+    lin_vel_weight=3.0,
+    lin_vel_std=0.155,
+    ang_vel_weight=2.0,
+    ang_vel_std=0.13,
+    feet_contact=1.0,
+    feet_height_weight=2.0,
+    feet_height_std=0.075,
+    feet_slide=-0.51,
+    flat_orientation=-5.0,
+    lin_vel_z=-3.3,
+    ang_vel_xy=-0.73,
+    action_rate=-0.01,
+    rest=-0.02,
+    standing=0.2,
+    history_length=5,
+    limit_angle=0.9,
+    joint_position=0.05,
+    rise=0.02,
+    push=0.117,
+    joint_vel_noise=0.5,
+    mass_scale=(0.9, 1.1),
+    center_of_mass=0.03,
+    encoder_bias=0.015,
+    calm_steps=7200,
+    slope=0.25,
+    steps=(0.03, 0.15),
+    doubled=("flat",),
+)
