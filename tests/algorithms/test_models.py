@@ -54,20 +54,12 @@ def test_waiting_is_refused() -> None:
             wait()
 
 
-@pytest.mark.parametrize("model", ["gru", "cnn"])
-def test_a_step_does_not_wait_for_the_device(model):
-    ppo = make_ppo(model, **(IMAGES if model == "cnn" else {}))
-    obs, dones, rewards = observed(), torch.arange(ENVS) == 2, torch.randn(ENVS)
-    with torch.inference_mode(), RefuseWaiting():
-        ppo.begin_rollout()
-        transition = ppo.storage.transitions[0]
-        ppo.act_in(obs, transition)
-        ppo.record(transition, rewards, dones, dones)
-    if model == "cnn":  # a recurrent one's trajectories depend on the data
-        roll_out(ppo, seed=0)
-        with RefuseWaiting():
-            ppo.learner.shuffle()
-            ppo.learn_mini_batch(0)
+def test_a_mini_batch_of_images_does_not_wait_for_the_device():
+    ppo = make_ppo("cnn", **IMAGES)
+    roll_out(ppo, seed=0)
+    with RefuseWaiting():
+        ppo.learner.shuffle()
+        ppo.learn_mini_batch(0)
 
 
 def test_autograds_graph_is_let_go_after_a_mini_batch():

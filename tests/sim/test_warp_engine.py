@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import warp
-from engine_models import MIXED, PENDULUMS, compile_xml
+from engine_models import MIXED, compile_xml
 
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg, make_engine
@@ -59,30 +59,6 @@ def test_the_state_of_another_engine_is_refused() -> None:
     for one, other in (engines, engines[::-1]):
         with pytest.raises(ValueError, match="of another engine"):
             one.set_state(other.state())
-
-
-def test_all_kernels_are_loaded_before_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tests/dry_gpu/test_compilation.py` shows it of a cache that is empty."""
-    model = compile_xml(PENDULUMS.format(integrator="implicitfast"))
-    load, loaded, late = warp.Module.load, [], []
-
-    def noted(module: Any, *device: Any, **more: Any) -> Any:
-        before = len(module.execs)
-        result = load(module, *device, **more)
-        if not engine:
-            loaded.append(module.name)  # perhaps by another test of this process
-        elif len(module.execs) > before:
-            late.append(module.name)
-        return result
-
-    engine = None
-    monkeypatch.setattr(warp.Module, "load", noted)
-    engine = WarpEngine(WARP, model, 2)
-    steps(engine)
-    engine.reset()
-    engine.forward()
-    assert loaded
-    assert not late
 
 
 def steps(engine: WarpEngine) -> None:
