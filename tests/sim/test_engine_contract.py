@@ -421,18 +421,3 @@ def test_a_failed_environment_is_found_and_harms_no_other(make: MakeEngine, mode
     assert not engine.failed.any()
     for field in ("qpos", "qvel"):
         torch.testing.assert_close(engine.bind(field), reference.bind(field))
-
-
-def test_native_fields_and_models_are_those_of_physics(make: MakeEngine, model) -> None:
-    engine = make(model)
-    qpos = engine.bind_native("qpos")
-    engine.step(3)
-    torch.testing.assert_close(qpos.float(), engine.bind("qpos"))
-    masses = engine.expand("body_mass").clone()
-    masses[1] *= 2.0
-    engine.write("body_mass", masses)
-    for env, factor in enumerate((1.0, 2.0, 1.0)):
-        own = torch.as_tensor(engine.get_model(env).body_mass)
-        torch.testing.assert_close(
-            own, factor * torch.as_tensor(model.body_mass), rtol=1e-6, atol=0
-        )
