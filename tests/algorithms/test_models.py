@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_rsl_rl import ACTIONS, ALONE, ENVS, STEPS, copies, learn, make_ppo, observed, roll_out
+from against_rsl_rl import ACTIONS, ALONE, STEPS, copies, learn, make_ppo, observed, roll_out
 from rsl_rl.models import MLPModel
 from waiting import RefuseWaiting
 
@@ -15,22 +15,6 @@ from simtrain.algorithms.ppo import PPO
 from simtrain.errors import ConfigError
 
 IMAGES = {"actor": {"obs_groups": ("actor", "camera")}, "value": {"obs_groups": ("camera",)}}
-
-
-def test_what_is_remembered_ends_with_an_episode():
-    ppo = make_ppo("lstm")
-    with torch.inference_mode():
-        ppo.act(observed())
-        states = ppo.hidden_states()
-        assert [tuple(state.shape) for state in states] == [(1, ENVS, 5)] * 4  # h and c of both
-        assert all(state.abs().sum(dim=-1).all() for state in states)
-        dones = torch.arange(ENVS) == 2
-        places = [state.data_ptr() for state in states]
-        ppo.process_env_step(observed(), torch.zeros(ENVS), dones, {"time_outs": dones})
-        for state in ppo.hidden_states():
-            assert (state[0].abs().sum(dim=1) == 0).tolist() == dones.tolist()
-        ppo.act(observed())
-    assert [state.data_ptr() for state in ppo.hidden_states()] == places
 
 
 def test_the_value_after_a_rollout_is_not_remembered():
@@ -54,20 +38,12 @@ def test_waiting_is_refused() -> None:
             wait()
 
 
-@pytest.mark.parametrize("model", ["gru", "cnn"])
-def test_a_step_does_not_wait_for_the_device(model):
-    ppo = make_ppo(model, **(IMAGES if model == "cnn" else {}))
-    obs, dones, rewards = observed(), torch.arange(ENVS) == 2, torch.randn(ENVS)
-    with torch.inference_mode(), RefuseWaiting():
-        ppo.begin_rollout()
-        transition = ppo.storage.transitions[0]
-        ppo.act_in(obs, transition)
-        ppo.record(transition, rewards, dones, dones)
-    if model == "cnn":  # a recurrent one's trajectories depend on the data
-        roll_out(ppo, seed=0)
-        with RefuseWaiting():
-            ppo.learner.shuffle()
-            ppo.learn_mini_batch(0)
+def test_a_mini_batch_of_images_does_not_wait_for_the_device():
+    ppo = make_ppo("cnn", **IMAGES)
+    roll_out(ppo, seed=0)
+    with RefuseWaiting():
+        ppo.learner.shuffle()
+        ppo.learn_mini_batch(0)
 
 
 def test_autograds_graph_is_let_go_after_a_mini_batch():

@@ -13,9 +13,7 @@ import os
 import pickle
 import socket
 import sys
-import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -120,72 +118,51 @@ def use_tape(kind: type[Tape]) -> None:
 
 
 class Report(logging.Handler):
-    """Sends the events of a rank to the program."""
+    """Writes the events of a rank to a file, one in a line."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self._connection = connection
+        self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
         event = pickle.loads(getattr(record, "event", pickle.dumps(None)))
+        if isinstance(event, events.RankFailed):
+            event = {"failed": [event.cause, event.text.splitlines()[-1]]}
         if isinstance(event, dict):
-            self._connection.send(event)
-        elif isinstance(event, events.RankFailed):
-            self._connection.send({"failed": [event.cause, event.text.splitlines()[-1]]})
-        elif isinstance(event, events.RankFinished):
-            self._connection.send({"finished": True})
+            with self._path.open("a") as file:
+                file.write(json.dumps(event) + "\n")
 
 
-def run_rank(
-    number: int, port: int, report: Connection, function: Any, run: Path, tape: type[Tape]
-) -> None:
+def run_rank(number: int, port: int, function: Any, run: Path, tape: type[Tape]) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(number)}
     logging.getLogger("simtrain").setLevel(logging.INFO)
-    logging.getLogger("simtrain").addHandler(Report(report))
+    logging.getLogger("simtrain").addHandler(Report(run / f"rank{number}"))
     use_tape(tape)
     job = Job(("localhost",), (DEVICES,), seed=3, threads=1, grace_seconds=5.0)
     RankProgram(job, function, (run,))()
 
 
 def run_pair(folder: Path, name: str, tapes: tuple[Any, Any], function: Any = train) -> Any:
-    """What two ranks reported, until both have ended or, as the launcher has it, one failed."""
-    with private_folder(folder):
-        return follow_pair(folder, name, tapes, function)
-
-
-def follow_pair(folder: Path, name: str, tapes: tuple[Any, Any], function: Any) -> Any:
+    """What two ranks reported, and their exit codes; the first is killed if the second fails."""
     run = folder / name
     run.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     fork = multiprocessing.get_context("fork")
-    ends = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
-    ranks = [
-        fork.Process(target=run_rank, args=(i, port, ends[i][1], function, run, tapes[i]))
-        for i in range(2)
-    ]
-    for process, (_, theirs) in zip(ranks, ends, strict=True):
-        process.start()
-        theirs.close()
-    reports: list[list[dict[str, Any]]] = [[], []]
-    open_ends = {ours: reports[i] for i, (ours, _) in enumerate(ends)}
-    deadline = time.monotonic() + 60.0
-    failed = False
-    while open_ends and not failed and time.monotonic() < deadline:
-        for ours in wait(list(open_ends), timeout=1.0):
-            assert isinstance(ours, Connection)
-            try:
-                open_ends[ours].append(ours.recv())
-            except EOFError:
-                del open_ends[ours]
-                continue
-            failed = failed or "failed" in open_ends[ours][-1]
+    ranks = [fork.Process(target=run_rank, args=(i, port, function, run, tapes[i])) for i in (0, 1)]
+    with private_folder(folder):
+        for process in ranks:
+            process.start()
+        ranks[1].join(60.0)
+        ranks[0].join(0.1 if ranks[1].exitcode else 60.0)
+    codes = [process.exitcode for process in ranks]
     for process in ranks:
-        process.join(None if not failed and not open_ends else 0.1)
         process.kill()
-    return {"reports": reports, "ended": not open_ends or failed, "metrics": timeless(run)}
+    texts = [(run / f"rank{i}").read_text() for i in (0, 1)]
+    reports = [[json.loads(line) for line in text.splitlines()] for text in texts]
+    return {"reports": reports, "codes": codes, "metrics": timeless(run)}
 
 
 def timeless(run: Path) -> list[dict[str, Any]]:

@@ -105,6 +105,7 @@ TERMS = [
     ("curricula", CurriculumTermCfg(lambda env, mask: _number(env))),
     *(("events", EventTermCfg(_event, mode=mode)) for mode in ("startup", "reset", "interval")),
     ("metrics", MetricTermCfg(branch)),
+    ("observations", {"term": ObservationTermCfg(lambda env: branch(env).unsqueeze(1))}),
     ("terminations", TerminationTermCfg(on_the_host)),
     *(("rewards", RewardTermCfg(func, weight=1.0)) for func in REWARDS.values()),
 ]
@@ -116,10 +117,3 @@ def test_a_mistake_in_a_term_is_found_and_named(kind, term):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
         _step(**{kind: {"odd": term}})
     assert f"{kind}.odd" in describe(caught.value)
-
-
-def test_a_mistake_in_an_observation_is_found_and_named():
-    term = ObservationTermCfg(lambda env: branch(env).unsqueeze(1))
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - each is another
-        _step(observations={"actor": {"odd": term}})
-    assert "observations.actor.odd" in describe(caught.value)

@@ -225,18 +225,6 @@ def test_deferred_constants_are_in_the_end_those_of_mj_set_const(make: MakeEngin
             )
 
 
-def test_a_heavier_box_accelerates_less_under_the_same_force(make: MakeEngine, model) -> None:
-    engine = make(model)
-    qacc = engine.bind("qacc")
-    engine.expand("body_mass")
-    box = model.body("box").id
-    engine.write("body_mass", 2.0, mask(engine, 1), slice(box, box + 1))
-    engine.set_const()
-    engine.write("xfrc_applied", 1.0, index=slice(box, box + 1))
-    engine.step()
-    assert qacc[:, 0].tolist() == pytest.approx([1.0, 0.5, 1.0], rel=1e-4)
-
-
 def test_a_restored_state_continues_the_same_way(make: MakeEngine, model) -> None:
     engine, other = make(model), make(model)
     qpos, xpos, sensordata = (engine.bind(field) for field in ("qpos", "xpos", "sensordata"))
@@ -433,18 +421,3 @@ def test_a_failed_environment_is_found_and_harms_no_other(make: MakeEngine, mode
     assert not engine.failed.any()
     for field in ("qpos", "qvel"):
         torch.testing.assert_close(engine.bind(field), reference.bind(field))
-
-
-def test_native_fields_and_models_are_those_of_physics(make: MakeEngine, model) -> None:
-    engine = make(model)
-    qpos = engine.bind_native("qpos")
-    engine.step(3)
-    torch.testing.assert_close(qpos.float(), engine.bind("qpos"))
-    masses = engine.expand("body_mass").clone()
-    masses[1] *= 2.0
-    engine.write("body_mass", masses)
-    for env, factor in enumerate((1.0, 2.0, 1.0)):
-        own = torch.as_tensor(engine.get_model(env).body_mass)
-        torch.testing.assert_close(
-            own, factor * torch.as_tensor(model.body_mass), rtol=1e-6, atol=0
-        )

@@ -3,17 +3,24 @@ from __future__ import annotations
 from typing import Any
 
 import mujoco
+import mujoco_warp
 import numpy as np
 import pytest
 import torch
 import warp
-from engine_models import MIXED, PENDULUMS, compile_xml
+from engine_models import CARTPOLE, FALLING_BOX, MIXED, PENDULUMS, compile_xml, quadruped
 
 from simtrain.errors import ConfigError
 from simtrain.sim import EngineCfg, make_engine
 from simtrain.sim.mujoco_engine import MujocoEngine
 from simtrain.sim.warp_engine import WarpEngine
-from simtrain.sim.warp_model import check_model
+from simtrain.sim.warp_model import (
+    BufferSizes,
+    check_memory,
+    check_model,
+    find_sizes,
+    read_overflow,
+)
 
 WARP = EngineCfg("warp", "cpu")
 pytestmark = pytest.mark.usefixtures("fast_compilation")
@@ -59,30 +66,6 @@ def test_the_state_of_another_engine_is_refused() -> None:
     for one, other in (engines, engines[::-1]):
         with pytest.raises(ValueError, match="of another engine"):
             one.set_state(other.state())
-
-
-def test_all_kernels_are_loaded_before_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tests/dry_gpu/test_compilation.py` shows it of a cache that is empty."""
-    model = compile_xml(PENDULUMS.format(integrator="implicitfast"))
-    load, loaded, late = warp.Module.load, [], []
-
-    def noted(module: Any, *device: Any, **more: Any) -> Any:
-        before = len(module.execs)
-        result = load(module, *device, **more)
-        if not engine:
-            loaded.append(module.name)  # perhaps by another test of this process
-        elif len(module.execs) > before:
-            late.append(module.name)
-        return result
-
-    engine = None
-    monkeypatch.setattr(warp.Module, "load", noted)
-    engine = WarpEngine(WARP, model, 2)
-    steps(engine)
-    engine.reset()
-    engine.forward()
-    assert loaded
-    assert not late
 
 
 def steps(engine: WarpEngine) -> None:
@@ -134,3 +117,104 @@ def test_rails_that_fall_on_the_edges_of_a_height_field_are_not_thrown() -> None
             speed = torch.maximum(speed, engine.bind("qvel")[:, 3:].norm(dim=1))
         fastest.append(float(speed.max()))
     assert 10.0 < fastest[1] < 1.3 * fastest[0]
+
+
+MODELS = {
+    "cart-pole": CARTPOLE,
+    "pendulums": PENDULUMS.format(integrator="Euler"),
+    "pendulums, implicitfast": PENDULUMS.format(integrator="implicitfast"),
+    "pendulums, RK4": PENDULUMS.format(integrator="RK4"),
+    "pendulums, discrete": PENDULUMS.format(integrator="discrete"),
+    "falling box": FALLING_BOX,
+    "box and arm": MIXED,
+}
+SUBSTEPS = 5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_and_sensors_agree(name: str) -> None:
+    """MuJoCo Warp moves like MuJoCo, from the same states and by the same controls."""
+    model = compile_xml(MODELS[name])
+    engines = [make_engine(EngineCfg("mujoco"), model, 3), make_engine(EngineCfg("warp"), model, 3)]
+    random = torch.Generator().manual_seed(0)
+    start = 0.1 * torch.randn(3, model.nv, generator=random)
+    for engine in engines:
+        engine.write("qvel", start)
+        engine.forward()
+    fields = ("qpos", "qvel", "sensordata")
+    bound = [[engine.bind(field) for field in fields] for engine in engines]
+    for step in range(1, 21):
+        ctrl = 2 * torch.rand(3, model.nu, generator=random) - 1
+        for engine in engines:
+            engine.bind("ctrl").copy_(ctrl)
+            engine.step(SUBSTEPS)
+        if step in (1, 20):
+            tolerance = 1e-4 if step == 1 else 1e-2
+            for field, exact, single in zip(fields, *bound, strict=True):
+                scale = exact.abs().max().clamp(min=1.0).item()
+                torch.testing.assert_close(
+                    single,
+                    exact,
+                    rtol=tolerance,
+                    atol=tolerance * scale,
+                    msg=lambda text, field=field, step=step: f"{field} after {step} steps: {text}",
+                )
+
+
+@pytest.mark.parametrize(
+    ("model", "contacts", "constraints"),
+    [
+        (compile_xml(FALLING_BOX), (4, 19), (16, 999)),
+        (compile_xml(CARTPOLE), (1, 999), (1, 16)),  # limits that it did not meet
+        (quadruped(), (8, 999), (1, 999)),
+    ],
+    ids=["box", "cart-pole", "quadruped"],
+)
+def test_the_probe_leaves_room_and_always_finds_the_same(model, contacts, constraints) -> None:
+    sizes = find_sizes(model)
+    assert contacts[0] <= sizes.max_contacts <= contacts[1]
+    assert constraints[0] <= sizes.max_constraints <= constraints[1]
+    assert find_sizes(model) == sizes
+
+
+def test_too_many_environments_for_the_memory_are_refused() -> None:
+    model, sizes, free = compile_xml(MIXED), BufferSizes(10, 32), 10_000_000
+    with pytest.raises(ConfigError, match=r"use --num-envs (\d+) or fewer") as refused:
+        check_memory(model, 100_000, sizes, free)
+    most = int(refused.value.args[0].split("--num-envs ")[1].split()[0])
+    assert free / 50_000 < most < free / 5_000
+    check_memory(model, most, sizes, free)
+    with pytest.raises(ConfigError, match=f"use --num-envs {most} or fewer"):
+        check_memory(model, most + 1, sizes, free)
+
+
+def test_overflow_names_the_flag_and_a_value() -> None:
+    model = compile_xml(MIXED)
+    engine = WarpEngine(WARP, model, 2, max_contacts=1, max_constraints=4)
+    engine.write("qpos", 0.095, index=slice(2, 3))
+    engine.step(3)
+    overflow = engine.overflow()
+    assert overflow.num_envs == 2
+    assert "--env.sim.max-contacts" in overflow.messages
+    engine.reset()
+    engine.step()
+    assert engine.overflow().messages == {}  # it was told
+    engine = WarpEngine(WARP, model, 2, max_contacts=8, max_constraints=4)
+    engine.write("qpos", 0.095, torch.tensor([False, True]), slice(2, 3))
+    engine.step(3)
+    overflow = engine.overflow()
+    assert overflow.num_envs == 1
+    assert overflow.messages == {
+        "--env.sim.max-constraints": "rows of constraints were dropped in 1 environments: there is "
+        "room for 4 in each, and 16 were wanted; use --env.sim.max-constraints 25"
+    }
+
+
+def test_overflow_without_a_flag_says_what_mends_it() -> None:
+    kinds = mujoco_warp.OverflowType
+    bits = torch.tensor([0, int(kinds.HFIELD), int(kinds.ITERATIONS)])
+    overflow = read_overflow(bits, BufferSizes(8, 8), BufferSizes(0, 0))
+    assert overflow.num_envs == 1
+    assert list(overflow.messages) == ["hfield"]
+    assert "50 or more cells of a height field" in overflow.messages["hfield"]
+    assert "(in 1 environments)" in overflow.messages["hfield"]

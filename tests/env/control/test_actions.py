@@ -1,14 +1,31 @@
-"""From actions to ``ctrl``."""
+"""From actions to ``ctrl``: joints, tendons, sites, any actuators, and inverse kinematics."""
 
+import mujoco
+import numpy as np
 import pytest
 import torch
+from machine import ARM, machine_env, machine_task
 from tiny_task import tiny_model, tiny_task
 
-from simtrain import JointEffortActionCfg, JointPositionActionCfg, JointVelocityActionCfg
+from simtrain import (
+    ActionTermCfg,
+    ActuatorActionCfg,
+    DifferentialIKActionCfg,
+    JointEffortActionCfg,
+    JointPositionActionCfg,
+    JointVelocityActionCfg,
+    RelativeJointPositionActionCfg,
+    SiteEffortActionCfg,
+    TendonEffortActionCfg,
+    TendonLengthActionCfg,
+)
 from simtrain.env.control.actions import Actions
+from simtrain.env.control.cfg import ActionTerm
+from simtrain.env.model import check_task
+from simtrain.errors import ConfigError
 
 
-def _ctrl(action, keyframe=None, model=None, **cfgs):
+def _applied(action, keyframe=None, model=None, **cfgs):
     """One environment's ``ctrl``, which is 9 where neither an action nor a servo is."""
     model = model or tiny_model().compile()
     actions = Actions(tiny_task(actions=cfgs, keyframe=keyframe), model, "cpu")
@@ -36,24 +53,24 @@ def _ctrl(action, keyframe=None, model=None, **cfgs):
     ],
 )
 def test_ctrl_is_offset_plus_scale_times_action_within_its_limits(joints, settings, action, ctrl):
-    assert _ctrl(action, a=JointEffortActionCfg(joints, **settings)) == ctrl
+    assert _applied(action, a=JointEffortActionCfg(joints, **settings)) == ctrl
 
 
 def test_a_zero_action_of_a_position_actuator_holds_the_initial_position():
     cfg = JointPositionActionCfg("left_hinge", scale=0.5, offset=0.25)
-    assert _ctrl([0.0], "bent", a=cfg)[1] == pytest.approx(0.2 + 0.25)
-    assert _ctrl([1.0], "bent", a=cfg)[1] == pytest.approx(0.2 + 0.25 + 0.5)
+    assert _applied([0.0], "bent", a=cfg)[1] == pytest.approx(0.2 + 0.25)
+    assert _applied([1.0], "bent", a=cfg)[1] == pytest.approx(0.2 + 0.25 + 0.5)
     cfg.use_default_offset = False
-    assert _ctrl([0.0], "bent", a=cfg)[1] == pytest.approx(0.25)
+    assert _applied([0.0], "bent", a=cfg)[1] == pytest.approx(0.25)
     # A keyframe's own targets go before its positions.
     spec = tiny_model()
     spec.key("bent").ctrl = [0.0, 0.7, 0.0, 0.0]
     turn = JointPositionActionCfg("left_hinge")
-    assert _ctrl([0.0], "bent", spec.compile(), a=turn)[1] == pytest.approx(0.7)
+    assert _applied([0.0], "bent", spec.compile(), a=turn)[1] == pytest.approx(0.7)
 
 
 def test_terms_share_the_action_vector_in_their_order_and_other_servos_hold_still():
-    ctrl = _ctrl(
+    ctrl = _applied(
         [0.1, 0.2, 0.3],
         turn=JointPositionActionCfg("left_hinge"),
         drive=JointVelocityActionCfg("right_slide"),
@@ -61,4 +78,156 @@ def test_terms_share_the_action_vector_in_their_order_and_other_servos_hold_stil
     )
     assert ctrl == pytest.approx([0.3, 0.1, 0.2, 9.0])
     push = JointEffortActionCfg("left_slide")
-    assert _ctrl([0.5], "bent", a=push) == [0.5, pytest.approx(0.2), 9.0, 9.0]
+    assert _applied([0.5], "bent", a=push) == [0.5, pytest.approx(0.2), 9.0, 9.0]
+
+
+YAW, PITCH, REACH, WHEEL, CABLE, THRUST = range(6)
+
+
+def _ctrl(env, *actions):
+    for action in actions:
+        env.step(torch.tensor([action]))
+    return env.bind("ctrl")[0]
+
+
+def test_tendons_sites_and_any_actuators_are_driven():
+    env = machine_env(
+        actions={
+            "pull": TendonLengthActionCfg("cable", scale=0.5),
+            "fly": SiteEffortActionCfg("rotor", scale=2.0, offset=0.5),
+            "raw": ActuatorActionCfg("wheel", scale={"wheel": 3.0}),
+        }
+    )
+    # A zero action holds the tendon's length, twice the cart's 0.5; servos without an action hold.
+    held = [0.2, 0.7, 0.1]
+    assert _ctrl(env, [0.0, 0.0, 0.0]).tolist() == pytest.approx([*held, 0.0, 1.0, 0.5])
+    before = env.bind("qvel")[0, 5].item()
+    assert _ctrl(env, [1.0, 1.0, 1.0]).tolist() == pytest.approx([*held, 3.0, 1.5, 2.5])
+    assert env.bind("qvel")[0, 5] - before == pytest.approx(2.5 * env.step_dt)  # it weighs 1 kg
+
+
+def test_relative_positions_start_from_where_joints_are():
+    env = machine_env(actions={"move": RelativeJointPositionActionCfg(("yaw", "reach"), scale=0.1)})
+    for _ in range(3):
+        where = env.bind("qpos")[0, [YAW, REACH]].clone()
+        ctrl = _ctrl(env, [1.0, -1.0])
+        torch.testing.assert_close(ctrl[[YAW, REACH]], where + torch.tensor([0.1, -0.1]))
+
+
+class NoActuators(ActionTerm):
+    dim = 1
+
+    def apply(self, actions, ctrl): ...
+
+
+class NoActuatorsCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return NoActuators()
+
+
+@pytest.mark.parametrize(
+    ("cfg", "says"),
+    [
+        (NoActuatorsCfg(delay_max_lag=1), "it has a delay, but its term names no `actuators`"),
+        (
+            TendonEffortActionCfg("cable"),
+            "needs a motor actuator on tendon 'cable', but 'cable' is a p",
+        ),
+        (SiteEffortActionCfg("tip"), "needs an actuator on site 'tip': no actuator drives it"),
+        (TendonLengthActionCfg("cabel"), r"no tendon matches 'cabel' \(did you mean 'cable'"),
+        (DifferentialIKActionCfg("top", ARM), r"the model has no site 'top' \(did you mean 'tip'"),
+        (
+            DifferentialIKActionCfg("tip", (*ARM, "lift")),
+            "needs exactly one actuator on joint 'lift'",
+        ),
+        (DifferentialIKActionCfg("rotor", ARM), "'yaw' does not move the site 'rotor'"),
+        (DifferentialIKActionCfg("tip", ARM, frame="hnd"), "the model has no body 'hnd'"),
+        (ActionTermCfg(), "ActionTermCfg needs a method `build`"),
+        (
+            JointPositionActionCfg("yaw", rate_limit={"yew": 1.0}),
+            "rate_limit: nothing is called 'yew'.*did you mean 'yaw'",
+        ),
+    ],
+)
+def test_what_an_action_cannot_be_is_told(cfg, says):
+    with pytest.raises(ConfigError, match=f"--env.actions.it: .*{says}"):
+        check_task(machine_task(actions={"it": cfg}))
+
+
+def test_a_site_moves_along_the_axes_of_its_frame():
+    ik = DifferentialIKActionCfg(
+        "tip", ARM, frame="hand", orientation=False, position_scale=0.01, damping=0.01
+    )
+    env = machine_env(actions={"ik": ik})
+    start = env.bind("site_xpos")[0, 0].clone()
+    along = torch.tensor([0.0, 0.6, 0.8])
+    expected = env.bind("xmat")[0, 3].view(3, 3) @ along
+    env.step(along.unsqueeze(0))
+    env.sim.write("qpos", env.bind("ctrl")[:, :3], index=slice(0, 3))
+    env.sim.forward()
+    moved = env.bind("site_xpos")[0, 0] - start
+    torch.testing.assert_close(moved, 0.01 * expected, rtol=0.0, atol=3e-4)
+
+
+def test_targets_by_inverse_kinematics_are_those_of_mujocos_jacobian():
+    ik = DifferentialIKActionCfg("tip", ARM, position_scale=0.1, rotation_scale=0.2, damping=0.3)
+    env = machine_env(actions={"ik": ik})
+    action = torch.tensor([[1.0, -1.0, 0.5, 0.2, 0.3, -1.0]])
+    data = mujoco.MjData(env.model)
+    data.qpos[:] = env.bind("qpos")[0]
+    mujoco.mj_forward(env.model, data)
+    jacobians = np.zeros((2, 3, env.model.nv))
+    mujoco.mj_jacSite(env.model, data, *jacobians, env.model.site("tip").id)
+    full = jacobians.reshape(6, -1)[:, :3]
+    wanted = action[0].numpy() * np.repeat([0.1, 0.2], 3)
+    step = full.T @ np.linalg.solve(full @ full.T + 0.3**2 * np.eye(6), wanted)
+    np.testing.assert_allclose(_ctrl(env, action[0].tolist())[:3], data.qpos[:3] + step, atol=1e-5)
+
+
+def test_targets_speed_up_and_slow_down_within_their_limits_and_do_not_overshoot():
+    limits = {"rate_limit": 1.5, "acceleration_limit": {"y.*": 5.0}}
+    env = machine_env(actions={"yaw": JointPositionActionCfg("yaw", **limits)})
+    start, dt = env.initial_targets[YAW].item(), env.step_dt
+    targets = np.array([_ctrl(env, [1.0])[YAW].item() - start for _ in range(60)])
+    rates = np.diff([0.0, *targets]) / dt
+    assert np.abs(np.diff([0.0, *rates])).max() <= 5.0 * dt + 1e-3
+    assert (rates.max(), targets.max()) == pytest.approx((1.5, 1.0), abs=1e-4)
+    assert targets[-1] == pytest.approx(1.0, abs=1e-4)
+    assert (rates > -1e-3).all()
+    env.reset()  # from rest at the start
+    assert _ctrl(env, [-1.0])[YAW] - start == pytest.approx(-5.0 * dt**2, abs=1e-6)
+
+
+class Wave(ActionTerm):
+    """A force that grows with every physics step of a control step."""
+
+    dim, actuators = 1, (WHEEL,)
+
+    def declare(self, env):
+        self.told = env.num_envs, env.step_dt, env.physics_dt
+        self.force = env.buffer("force", (1,))
+
+    def apply(self, actions, ctrl):
+        self.force.copy_(actions)
+
+    def substep(self, ctrl):
+        ctrl[:, WHEEL : WHEEL + 1] = self.force
+        self.force += 1.0
+
+
+class WaveCfg(ActionTermCfg):
+    def build(self, model, start, device):
+        return Wave()
+
+
+def test_an_action_may_act_at_every_physics_step_and_learns_of_its_environment():
+    env = machine_env(2, actions={"wave": WaveCfg()})
+    assert env._actions.terms["wave"].told == (2, 0.02, 0.005)  # type: ignore[attr-defined]
+    env.step(torch.tensor([[1.0], [10.0]]))
+    inertia = env.model.dof_armature[3] + env.model.body("wheel").inertia[1]
+    expected = torch.tensor([1.0 + 2 + 3 + 4, 10.0 + 11 + 12 + 13]) * 0.005 / inertia
+    torch.testing.assert_close(env.bind("qvel")[:, 3], expected.float())
+    # And as late as any other.
+    late = machine_env(1, actions={"wave": WaveCfg(delay_min_lag=2, delay_max_lag=2)})
+    late.step(torch.ones(1, 1))
+    assert late.bind("qvel")[0, 3] == pytest.approx((1.0 + 2.0) * 0.005 / inertia)
