@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from rsl_rl.algorithms import PPO
 from tensordict import TensorDict
 from torch import Tensor
 
+from simtrain.algorithms.learners.losses import Coefficients
 from simtrain.algorithms.networks import Memory
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
@@ -65,26 +65,26 @@ class Learner(ABC):
     def mini_batch(self, number: int) -> Any:
         """A mini-batch, as `backward` wants it."""
 
-    def backward(self, batch: Any, ppo: PPO) -> Tensor:
+    def backward(self, batch: Any, coefficients: Coefficients) -> Tensor:
         """Write the gradients of a mini-batch, in place; its `LOSSES`, that of symmetry before."""
         if self._value_thread is None:
-            value = self._learn_value(batch, ppo, self._timer)
+            value = self._learn_value(batch, coefficients, self._timer)
         else:
-            future = self._value_thread.submit(self._learn_value, batch, ppo, NO_TIMER)
-        mirror, *policy = self._learn_policy(batch, ppo)
+            future = self._value_thread.submit(self._learn_value, batch, coefficients, NO_TIMER)
+        mirror, *policy = self._learn_policy(batch, coefficients)
         if self._value_thread is not None:
             value = future.result()
         losses = [value, *policy]
-        return torch.stack(losses if ppo.symmetry is None else [mirror, *losses])
+        return torch.stack(losses if coefficients.symmetry is None else [mirror, *losses])
 
     @abstractmethod
     def after_step(self) -> None:
         """Bring parameters back into their bounds, in place."""
 
     @abstractmethod
-    def _learn_policy(self, batch: Any, ppo: PPO) -> tuple[Tensor, ...]:
+    def _learn_policy(self, batch: Any, of: Coefficients) -> tuple[Tensor, ...]:
         """Write the policy's gradients; losses of symmetry and surrogate, entropy, divergence."""
 
     @abstractmethod
-    def _learn_value(self, batch: Any, ppo: PPO, timer: PhaseTimer) -> Tensor:
+    def _learn_value(self, batch: Any, of: Coefficients, timer: PhaseTimer) -> Tensor:
         """Write the value's gradients; its loss. May run on a thread of its own."""

@@ -10,7 +10,6 @@ from copy import copy
 from typing import TypeAlias
 
 import torch
-from rsl_rl.algorithms import PPO
 from rsl_rl.models import MLPModel
 from rsl_rl.modules.distribution import GaussianDistribution
 from rsl_rl.storage import RolloutStorage
@@ -18,7 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain.algorithms.learners import Learner
-from simtrain.algorithms.learners.losses import PolicyStd, surrogate_loss, value_loss
+from simtrain.algorithms.learners.losses import Coefficients, PolicyStd, surrogate_loss, value_loss
 from simtrain.algorithms.networks import Memory, remembering
 from simtrain.algorithms.rollout import Rollout, Transition
 from simtrain.launch.phase_timer import PhaseTimer
@@ -122,22 +121,22 @@ class AutogradLearner(Learner):
             old_distribution_params=tuple(map(selected, st.distribution_params)),
         )
 
-    def backward(self, batch: Batch, ppo: PPO) -> Tensor:
+    def backward(self, batch: Batch, coefficients: Coefficients) -> Tensor:
         self._gradients.zero_()
-        if ppo.symmetry is not None:  # mirror images follow
-            ppo.symmetry.augment_batch(batch, len(batch.actions))
-        return super().backward(batch, ppo)
+        if coefficients.symmetry is not None:  # mirror images follow
+            coefficients.symmetry.augment_batch(batch, len(batch.actions))
+        return super().backward(batch, coefficients)
 
     def after_step(self) -> None:
         if self._bounded is not None:
             self._bounded.bound()
 
-    def _learn_policy(self, batch: Batch, ppo: PPO) -> tuple[Tensor, ...]:
+    def _learn_policy(self, batch: Batch, of: Coefficients) -> tuple[Tensor, ...]:
         actor, distribution = self.actor, self.actor.distribution
         batch, count = copy(batch), len(batch.actions)  # a mirror loss changes what it observes
-        if ppo.symmetry is not None and ppo.symmetry.use_data_augmentation:
+        if of.symmetry is not None and of.symmetry.use_data_augmentation:
             count //= 2  # entropy and divergence are not those of mirror images
-        own = slice(None if ppo.symmetry is None else count)
+        own = slice(None if of.symmetry is None else count)
         mirror = batch.returns.new_zeros(())
         self._timer.begin("forward")
         # A model with its distribution samples as well: an update draws no numbers, or graphs that
@@ -151,12 +150,12 @@ class AutogradLearner(Learner):
                 entropy = actor.output_entropy[own].mean()
                 log_ratio = log_prob.detach() - batch.old_actions_log_prob.squeeze(-1)
                 advantages = batch.advantages.squeeze(-1)
-                surrogate, gradient = surrogate_loss(log_ratio, advantages, ppo.clip_param)
-                total = (log_prob * gradient).sum() - ppo.entropy_coef * entropy
+                surrogate, gradient = surrogate_loss(log_ratio, advantages, of.clip_param)
+                total = (log_prob * gradient).sum() - of.entropy_coef * entropy
                 params = tuple(param[own] for param in actor.output_distribution_params)
-                if ppo.symmetry is not None:
-                    mirror = ppo.symmetry.compute_loss(actor, batch, count)
-                    total = total + ppo.symmetry.mirror_loss_coeff * mirror
+                if of.symmetry is not None:
+                    mirror = of.symmetry.compute_loss(actor, batch, count)
+                    total = total + of.symmetry.mirror_loss_coeff * mirror
         finally:
             del distribution.sample
         kl = actor.get_kl_divergence(batch.old_distribution_params, params).mean()
@@ -169,12 +168,12 @@ class AutogradLearner(Learner):
         return mirror.detach(), surrogate, entropy.detach(), kl.detach()
 
     @torch.no_grad()  # it holds for one thread
-    def _learn_value(self, batch: Batch, ppo: PPO, timer: PhaseTimer) -> Tensor:
+    def _learn_value(self, batch: Batch, of: Coefficients, timer: PhaseTimer) -> Tensor:
         timer.begin("forward")
         with torch.enable_grad():
             state = {"masks": batch.masks, "hidden_state": batch.hidden_states[1]}
             values = self.critic(batch.observations, **state)
-            loss, gradient = value_loss(batch, values.detach(), ppo)
+            loss, gradient = value_loss(batch, values.detach(), of)
             timer.begin("backward")
             values.backward(gradient)
         return loss

@@ -5,7 +5,6 @@ slices of one shuffled copy; networks work in buffers that are made once, gradie
 """
 
 import torch
-from rsl_rl.algorithms import PPO
 from rsl_rl.models import MLPModel
 from rsl_rl.modules.distribution import GaussianDistribution
 from tensordict import TensorDict
@@ -14,6 +13,7 @@ from torch import Tensor
 from simtrain.algorithms.learners import Learner
 from simtrain.algorithms.learners.buffered_mlp import BufferedMlp, normalized_input
 from simtrain.algorithms.learners.losses import (
+    Coefficients,
     PolicyStd,
     Samples,
     log_prob,
@@ -111,30 +111,29 @@ class GaussianMlpLearner(Learner):
     def mini_batch(self, number: int) -> Samples:
         return self.mini_batches[number]
 
-    def _learn_policy(self, batch: Samples, ppo: PPO) -> tuple[Tensor, ...]:
+    def _learn_policy(self, batch: Samples, of: Coefficients) -> tuple[Tensor, ...]:
         self._timer.begin("forward")
         mean, std = self._policy(batch.actor_input), self.std
         means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
         halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
-        surrogate, entropy, kl, gradient, by_std = policy_losses(
-            batch, self._rollout_std, means[:halves], std, ppo
-        )
-        mirror = surrogate
+        coefficients = of.clip_param, of.entropy_coef
+        policy = policy_losses(batch, self._rollout_std, means[:halves], std, *coefficients)
+        gradient, mirror = policy.mean_gradient, policy.surrogate
         if symmetry is not None:
             mirror, gradient = symmetry.mirror_loss(means, gradient)
         self._timer.begin("backward")
         self._policy.backward(gradient.flatten(0, 1))
-        self._std.backward(by_std, std)
-        return mirror, surrogate, entropy, kl
+        self._std.backward(policy.std_gradient, std)
+        return mirror, policy.surrogate, policy.entropy, policy.kl
 
     def after_step(self) -> None:
         self._std.bound()
 
     @torch.no_grad()  # it holds for one thread
-    def _learn_value(self, batch: Samples, ppo: PPO, timer: PhaseTimer) -> Tensor:
+    def _learn_value(self, batch: Samples, of: Coefficients, timer: PhaseTimer) -> Tensor:
         timer.begin("forward")
         values = self._value(batch.critic_input).view(-1, *batch.values.shape)
-        loss, gradient = value_loss(batch, values, ppo)
+        loss, gradient = value_loss(batch, values, of)
         timer.begin("backward")
         self._value.backward(gradient.flatten(0, 1))
         return loss

@@ -8,15 +8,26 @@ without autograd.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
-from rsl_rl.algorithms import PPO
 from rsl_rl.modules.distribution import GaussianDistribution
 from rsl_rl.storage import RolloutStorage
 from torch import Tensor, nn
 
+from simtrain.algorithms.symmetry import MirrorSymmetry
+
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Coefficients(Protocol):
+    """PPO's settings that the losses depend on; some may change between updates."""
+
+    clip_param: float
+    use_clipped_value_loss: bool
+    value_loss_coef: float
+    entropy_coef: float
+    symmetry: MirrorSymmetry | None
 
 
 class Samples(NamedTuple):
@@ -35,25 +46,39 @@ class Samples(NamedTuple):
     mean: Tensor
 
 
+class PolicyLoss(NamedTuple):
+    """Losses, 0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by mean and std."""
+
+    surrogate: Tensor
+    entropy: Tensor
+    kl: Tensor  # divergence from the policy that collected the samples; not in the loss
+    mean_gradient: Tensor
+    std_gradient: Tensor
+
+
 def policy_losses(
-    batch: Samples, old_std: Tensor, mean: Tensor, std: Tensor, ppo: PPO
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The surrogate loss, the entropy, the divergence from the policy that collected the samples,
-    0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by `mean` and `std`.
+    batch: Samples,
+    old_std: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    clip_param: float,
+    entropy_coef: float,
+) -> PolicyLoss:
+    """The policy's losses and gradients; `mean` and `std` are shaped as their gradients.
 
     `mean` is ``(1, samples, actions)``, or 2 with those of mirror images, as then are the batch's
     actions; the rest is the same for both. Entropy and divergence are those of the samples.
     """
     z = (batch.actions - mean).div_(std)
     log_ratio = log_prob(z, std).sub_(batch.actions_log_prob)
-    loss, by_log_prob = surrogate_loss(log_ratio, batch.advantages, ppo.clip_param)
+    loss, by_log_prob = surrogate_loss(log_ratio, batch.advantages, clip_param)
     entropy = (std.log() + (0.5 + _HALF_LOG_2_PI)).sum()
     by_mean = z * (by_log_prob / std)
     by_std = (by_log_prob * (z.square_().sub_(1.0))).flatten(0, 1).sum(dim=0)
     moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
     change = (old_std / std).square()
     kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
-    return loss, entropy, kl, by_mean, (by_std - ppo.entropy_coef).div_(std)
+    return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
 
 
 def surrogate_loss(
@@ -72,7 +97,7 @@ def surrogate_loss(
 
 
 def value_loss(
-    batch: Samples | RolloutStorage.Batch, values: Tensor, ppo: PPO
+    batch: Samples | RolloutStorage.Batch, values: Tensor, of: Coefficients
 ) -> tuple[Tensor, Tensor]:
     """The value's loss, 0-d, and the gradient of its part in PPO's loss by `values`.
 
@@ -80,15 +105,16 @@ def value_loss(
     """
     error = values - batch.returns
     loss = error.square()
-    if ppo.use_clipped_value_loss:
+    if of.use_clipped_value_loss:
+        clip_param = of.clip_param
         change = values - batch.values
-        bounded = change.clamp(-ppo.clip_param, ppo.clip_param)
+        bounded = change.clamp(-clip_param, clip_param)
         error_if_bounded = (batch.values + bounded).sub_(batch.returns)
         loss_if_bounded = error_if_bounded.square()
         worse = loss_if_bounded > loss
         loss = torch.maximum(loss, loss_if_bounded)
         error = torch.where(worse, error_if_bounded * (change == bounded), error)
-    return loss.mean(), (error * (2.0 / values.numel())).mul_(ppo.value_loss_coef)
+    return loss.mean(), (error * (2.0 / values.numel())).mul_(of.value_loss_coef)
 
 
 def log_prob(z: Tensor, std: Tensor) -> Tensor:
