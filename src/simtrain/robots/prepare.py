@@ -229,17 +229,16 @@ def _center(spec: mujoco.MjSpec, base: str) -> np.ndarray:
     return center
 
 
-def _turn(
-    spec: mujoco.MjSpec, base: str, angle: float, origin: Sequence[float] = (0.0, 0.0, 0.0)
-) -> None:
+def _turn(spec: mujoco.MjSpec, base: str, angle: float, origin: np.ndarray | None = None) -> None:
     """Move the frame of the body `base` to `origin`, and turn its parts about z, in place."""
-    if not angle and not np.any(origin):
+    origin = np.zeros(3) if origin is None else origin
+    if not angle and not origin.any():
         return
     body, model = spec.body(base), compiled(spec)
     quat = np.array([np.cos(angle / 2.0), 0.0, 0.0, np.sin(angle / 2.0)])
     parts = [*body.frames, *body.bodies, *body.geoms, *body.sites, *body.cameras, *body.lights]
     moved = np.zeros(3)
-    mujoco.mju_rotVecQuat(moved, -np.asarray(origin), quat)
+    mujoco.mju_rotVecQuat(moved, -origin, quat)
     frame = body.add_frame(pos=moved, quat=quat)
     for part in parts:
         if part.frame is None:
