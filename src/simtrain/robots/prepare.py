@@ -15,7 +15,8 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import Robot, Servo, inspect
+from simtrain.robots.facing import face_forward
+from simtrain.robots.inspect import Robot, Servo
 from simtrain.robots.kinematics import (
     at,
     hip_height,
@@ -93,8 +94,8 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
 
     Raises ConfigError if this is not possible.
     """
-    spec, notes = source.spec, list(source.notes)
-    robot = _face_forward(source, feet, end, notes)
+    notes = list(source.notes)
+    spec, robot = face_forward(source, feet, end, notes)
     for key in list(spec.keys):
         spec.delete(key)
     _check_angles(spec, robot)
@@ -176,79 +177,6 @@ def _finish(
     ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
-
-
-def _face_forward(source: Source, feet: Sequence[str], end: str | None, notes: list[str]) -> Robot:
-    """The robot with the frame of its base turned in place, so that it faces along x.
-
-    If the frame is not in the robot, such as on the ground or beside it, it is moved there.
-    """
-    spec, base, turned = source.spec, source.base, 0.0
-    robot, moved = inspect(spec, base, feet, end), np.zeros(3)
-    if not robot.legs:  # where it looks along y, no leg is on the left
-        _turn(spec, base, np.pi / 2.0)
-        turned, robot = np.pi / 2.0, inspect(spec, base, feet, end)
-    if not robot.legs:  # nor is a leg low if the frame is as low
-        _turn(spec, base, -turned)
-        turned, moved = 0.0, _center(spec, base)
-        _turn(spec, base, 0.0, moved)
-        robot = inspect(spec, base, feet, end)
-        if not robot.legs:
-            _turn(spec, base, 0.0, -moved)
-    back = robot.heading if robot.legs else turned
-    _turn(spec, base, -back)
-    robot = inspect(spec, base, feet, end) if back else robot
-    if robot.legs and not _is_symmetric(robot):
-        aside = np.array([0.0, float(np.mean([leg.center[1] for leg in robot.legs])), 0.0])
-        _turn(spec, base, 0.0, aside)
-        if _is_symmetric(centered := inspect(spec, base, feet, end)):
-            robot, moved = centered, aside
-        else:
-            _turn(spec, base, 0.0, -aside)
-    if moved.any() and robot.legs:
-        notes.append(f"the frame of {base} is moved to the middle of the robot")
-    if turned != back:
-        notes.append(
-            f"its base is turned by {np.degrees(turned - back):.0f} degrees to look along x"
-        )
-    return robot
-
-
-def _is_symmetric(robot: Robot) -> bool:
-    """Whether each leg has a mirror image."""
-    return all(robot.partners[name] != name for leg in robot.legs for name in leg.joints)
-
-
-def _center(spec: mujoco.MjSpec, base: str) -> np.ndarray:
-    """The center of mass in the frame of the body `base`, m."""
-    model = compiled(spec)
-    data, number = at(model, model.qpos0), model.body(base).id
-    mujoco.mj_comPos(model, data)
-    frame = data.xmat[number].reshape(3, 3)
-    center: np.ndarray = (data.subtree_com[number] - data.xpos[number]) @ frame
-    return center
-
-
-def _turn(spec: mujoco.MjSpec, base: str, angle: float, origin: np.ndarray | None = None) -> None:
-    """Move the frame of the body `base` to `origin`, and turn its parts about z, in place."""
-    origin = np.zeros(3) if origin is None else origin
-    if not angle and not origin.any():
-        return
-    body, model = spec.body(base), compiled(spec)
-    quat = np.array([np.cos(angle / 2.0), 0.0, 0.0, np.sin(angle / 2.0)])
-    parts = [*body.frames, *body.bodies, *body.geoms, *body.sites, *body.cameras, *body.lights]
-    moved = np.zeros(3)
-    mujoco.mju_rotVecQuat(moved, -origin, quat)
-    frame = body.add_frame(pos=moved, quat=quat)
-    for part in parts:
-        if part.frame is None:
-            part.set_frame(frame)
-    if body.explicitinertial:
-        number, turned, place = model.body(base).id, np.zeros(4), np.zeros(3)
-        mujoco.mju_mulQuat(turned, quat, model.body_iquat[number])
-        mujoco.mju_rotVecQuat(place, model.body_ipos[number], quat)
-        body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
-        body.ipos, body.iquat, body.inertia = place + moved, turned, model.body_inertia[number]
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
