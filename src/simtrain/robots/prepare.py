@@ -6,7 +6,7 @@ computed from the largest torque of their motor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -32,6 +32,7 @@ from simtrain.robots.standing import (
     carried,
     equilibrium,
     leave_contacts,
+    leg_inertias,
     on_ground,
     stable_step,
     targets,
@@ -55,7 +56,12 @@ _GRAVITY_MARGIN = 3.0
 """Minimum stiffness of a joint of trunk or arm, as a multiple of that which just carries its load;
 two in a row need twice as much."""
 _ELASTIC = 0.03
-"""Damping of a servo divided by its stiffness, s."""
+"""Minimum damping of a servo divided by its stiffness, s."""
+_SWING_RATE = {2: 0.0, 4: 1.0}
+"""Minimum natural frequency of a leg on its servo, as a multiple of sqrt(g / h), for two legs and
+for more; nearly twice the step frequency, so that the leg follows the steps."""
+_DAMPING_RATIO = 0.7
+"""Minimum damping ratio of a leg on its servo."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,10 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     model = compiled(spec)
     home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
     height = hip_height(model, robot, home)
-    robot = _add_servos(spec, robot, _WEIGHT_SHARE * robot.mass * 9.81 * height, notes)
+    bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
+    part = _SWING_RATE.get(len(robot.legs), _SWING_RATE[4])
+    rate = 2.0 * np.pi * part * np.sqrt(9.81 / height)
+    robot = _add_servos(spec, robot, bound, notes, leg_inertias(model, robot, home), rate)
     return _finish(spec, robot, home, height, notes)
 
 
@@ -135,7 +144,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     if not robot.has_keyframe:
         home = _bent_arm(model, arm, home)
     reach = float(at(model, home).xanchor[:, 2].max())
-    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes)
+    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, {}, 0.0)
     return _finish(spec, robot, home, 0.0, notes)
 
 
@@ -337,8 +346,19 @@ def _bend(
     mujoco.mj_kinematics(model, data)
 
 
-def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str]) -> Robot:
-    """Position servos for joints without one, in place; `bound` is for unlimited torques, N m."""
+def _add_servos(
+    spec: mujoco.MjSpec,
+    robot: Robot,
+    bound: float,
+    notes: list[str],
+    swings: Mapping[str, float],
+    rate: float,
+) -> Robot:
+    """Position servos for joints without one, in place; `bound` is for unlimited torques, N m.
+
+    Joints that swing a leg, whose inertias are in `swings`, get a natural frequency of at least
+    `rate`, rad/s.
+    """
     needed = carried(compiled(spec), robot)
     servos, added = [], []
     for servo in robot.servos:
@@ -355,11 +375,14 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
             continue
         if not torque > 0.0:
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
-        stiffness = max(torque, _GRAVITY_MARGIN * needed.get(servo.joint, 0.0))
+        inertia = swings.get(servo.joint, 0.0)
+        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
+        stiffness = max(torque, load, inertia * rate**2)
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
             joint.armature = armature
-        damping = max(_ELASTIC * stiffness - float(joint.damping[0]), 0.0)
+        damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
+        damping = max(damping - float(joint.damping[0]), 0.0)
         actuator = spec.add_actuator(name=servo.joint, target=servo.joint)
         actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
         actuator.set_to_position(kp=stiffness, kv=damping)
@@ -369,6 +392,6 @@ def _add_servos(spec: mujoco.MjSpec, robot: Robot, bound: float, notes: list[str
     for actuator in spec.actuators:
         actuator.ctrllimited, actuator.inheritrange = 0, 0.0
     if added:
-        text = f"{len(added)} joints got position servos: the largest torque bends one by 1 rad"
+        text = f"{len(added)} joints got servos: the largest torque bends one by at most 1 rad"
         notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
     return replace(robot, servos=tuple(servos))

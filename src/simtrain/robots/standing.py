@@ -110,6 +110,14 @@ def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
     return needed
 
 
+def leg_inertias(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> dict[str, float]:
+    """The inertia that each joint of a leg turns at `home` while the base is held, kg m^2."""
+    inertias = np.empty((model.nv, model.nv))
+    mujoco.mj_fullM(model, at(model, home), inertias)
+    joints = [model.joint(name) for leg in robot.legs for name in leg.joints]
+    return {joint.name: float(inertias[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
+
+
 def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Exclude pairs of bodies that touch each other at home, in place; the pairs.
 

@@ -345,7 +345,7 @@ class _Figures:
     lin_vel_z: float = -2.8  # by 1 / (g h)
     ang_vel_xy: float = -1.73  # by h / g
     action_rate: float = -0.02
-    rest: float = -0.1
+    rest: float = -0.02
     standing: float = 0.1  # share of environments whose command is 0
     history_length: int = 3
     limit_angle: float = 1.0  # of terminations, rad
@@ -376,7 +376,6 @@ _TWO_LEGS = _Figures(
     lin_vel_z=-3.3,
     ang_vel_xy=-0.73,
     action_rate=-0.01,
-    rest=-0.02,
     standing=0.2,
     history_length=5,
     limit_angle=0.9,
