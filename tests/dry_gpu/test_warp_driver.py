@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_engine_and_every_task_are_captured_waiting_for_nothing_and_breaking_no_rule() -> None:
     program = subprocess.run(

@@ -83,6 +83,7 @@ def start_on_hosts(ssh_config, start):
     return partial(start, "cartpole-balance", "--gpu-ids", "None", "--num-envs", "4", *hosts)
 
 
+@pytest.mark.slow
 def test_two_hosts_train_together_and_stop_together(start_on_hosts):
     """Also when all processes on both hosts are told to stop at once."""
     job = start_on_hosts("--max-iterations", "1000000", "--grace-seconds", "100")
@@ -114,6 +115,7 @@ def test_a_population_spreads_over_hosts(start_on_hosts):
     assert read_checkpoint(job.run / "best.pt")["iter"] == 2
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_no_process_on_other_hosts(start_on_hosts):
     job = start_on_hosts("--torchrunx-log-dir", "")
     job.wait_until(lambda: len(job.ranks()) == 2)  # while they start

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from job import Job
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 8
 """Command, launcher, log server, shell, agent, its resource tracker and two ranks."""
 
@@ -41,7 +43,7 @@ def test_a_signal_to_a_single_rank_lets_all_ranks_finish(job):
     assert "rank 0 is done, stopped by SIGTERM" in job.output
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(5, marks=pytest.mark.slow), PROCESSES])
+@pytest.mark.parametrize("processes", [2, 5, PROCESSES])
 def test_a_command_killed_at_any_moment_leaves_no_process_behind(processes, light):
     """From the first fork to ranks at work."""
     job = light()

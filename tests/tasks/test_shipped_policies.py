@@ -70,8 +70,9 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     assert not found, f"{found}: train {task} again, and `uv run simtrain export <run> --ship` it"
 
 
-# Of one robot and interface, one is enough in the fast suite.
-OTHERS = (pytest.param("cartpole-balance", marks=pytest.mark.slow), *SHIPPED[1:])
+# One of each robot is enough in the fast suite.
+SLOW = ("cartpole-balance", "g1-tracking")
+OTHERS = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SHIPPED]
 
 
 @pytest.mark.parametrize("task", OTHERS)
