@@ -28,6 +28,7 @@ from simtrain.robots.check import check
 from simtrain.robots.gait import gait
 from simtrain.robots.inspect import inspect
 from simtrain.robots.read import read
+from simtrain.robots.standing import Guided, targets
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
 
@@ -284,6 +285,21 @@ def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: P
     assert next(iter(sides)) == "left_(.*)"  # the first that fits counts
 
 
+def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) -> None:
+    prepared = prepared_of(quadruped(actuators=MOTORS.replace('gear="20"', 'gear="8"')), tmp_path)
+    model, rate = prepared.model, 2.0 * np.pi * gait(prepared).frequency
+    guided = Guided(model, prepared.home, lift=1.0)
+    hips = [model.actuator(name).id for name in ("pb", "qb", "rb", "sb")]
+    ctrl, angles = targets(model, prepared.home), []
+    for _ in range(round(8.0 * np.pi / rate / model.opt.timestep)):
+        now = ctrl.copy()
+        now[hips] += 0.03 * np.sin(rate * guided.data.time)
+        next(guided.run(model.opt.timestep, now))
+        angles.append(guided.data.joint("pb").qpos[0])
+    last = np.array(angles[len(angles) // 2 :])
+    assert 0.7 < np.ptp(last) / 0.06 < 1.3
+
+
 def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
     figures = gait(prepared)
@@ -292,7 +308,9 @@ def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
     assert figures.lin_vel_x[1] == pytest.approx(
         0.6 * (9.81 * prepared.hip_height) ** 0.5, abs=0.05
     )
-    assert figures.action_scale["pb"] > 0.4  # a servo that the weight bends far
+    bent = 0.18 * 9.81 * prepared.robot.mass * prepared.hip_height  # by the weight, N m
+    stiffness = prepared.model.actuator("pb").gainprm[0]
+    assert figures.action_scale["pb"] == pytest.approx(bent / stiffness, abs=0.01)
     assert figures.action_scale["pc"] == 0.33
     data = at_home(prepared.model)
     for name, angle in figures.bend.items():

@@ -377,7 +377,7 @@ def _add_servos(
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
         inertia = swings.get(servo.joint, 0.0)
         load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
-        stiffness = max(torque, load, inertia * rate**2)
+        stiffness = float(max(torque, load, inertia * rate**2))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
             joint.armature = armature
