@@ -6,7 +6,7 @@ computed from the largest torque of their motor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -31,8 +31,8 @@ from simtrain.robots.standing import (
     CONTROL_STEP,
     carried,
     equilibrium,
+    inertias,
     leave_contacts,
-    leg_inertias,
     on_ground,
     stable_step,
     targets,
@@ -57,11 +57,11 @@ _GRAVITY_MARGIN = 3.0
 two in a row need twice as much."""
 _ELASTIC = 0.03
 """Minimum damping of a servo divided by its stiffness, s."""
-_SWING_RATE = {2: 0.0, 4: 1.0}
+_SWING_RATE = {2: 0.75, 4: 1.0}
 """Minimum natural frequency of a leg on its servo, as a multiple of sqrt(g / h), for two legs and
-for more; nearly twice the step frequency, so that the leg follows the steps."""
+for more; 1.7 and 1.9 times the step frequency, so that the leg follows the steps."""
 _DAMPING_RATIO = 0.7
-"""Minimum damping ratio of a leg on its servo."""
+"""Minimum damping ratio of a servo and what it moves."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
     part = _SWING_RATE.get(len(robot.legs), _SWING_RATE[4])
     rate = 2.0 * np.pi * part * np.sqrt(9.81 / height)
-    robot = _add_servos(spec, robot, bound, notes, leg_inertias(model, robot, home), rate)
+    robot = _add_servos(spec, robot, bound, notes, home, rate)
     return _finish(spec, robot, home, height, notes)
 
 
@@ -144,7 +144,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     if not robot.has_keyframe:
         home = _bent_arm(model, arm, home)
     reach = float(at(model, home).xanchor[:, 2].max())
-    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, {}, 0.0)
+    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
     return _finish(spec, robot, home, 0.0, notes)
 
 
@@ -351,15 +351,15 @@ def _add_servos(
     robot: Robot,
     bound: float,
     notes: list[str],
-    swings: Mapping[str, float],
-    rate: float,
+    home: np.ndarray,
+    rate: float = 0.0,
 ) -> Robot:
     """Position servos for joints without one, in place; `bound` is for unlimited torques, N m.
 
-    Joints that swing a leg, whose inertias are in `swings`, get a natural frequency of at least
-    `rate`, rad/s.
+    Joints of legs get a natural frequency of at least `rate` at `home`, rad/s.
     """
-    needed = carried(compiled(spec), robot)
+    model = compiled(spec)
+    needed, moved = carried(model, robot), inertias(model, home)
     servos, added = [], []
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
@@ -375,9 +375,9 @@ def _add_servos(
             continue
         if not torque > 0.0:
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
-        inertia = swings.get(servo.joint, 0.0)
-        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
-        stiffness = float(max(torque, load, inertia * rate**2))
+        inertia, load = moved[servo.joint], _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
+        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
+        stiffness = float(max(torque, load, swing))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
             joint.armature = armature

@@ -110,12 +110,12 @@ def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
     return needed
 
 
-def leg_inertias(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> dict[str, float]:
-    """The inertia that each joint of a leg turns at `home` while the base is held, kg m^2."""
-    inertias = np.empty((model.nv, model.nv))
-    mujoco.mj_fullM(model, at(model, home), inertias)
-    joints = [model.joint(name) for leg in robot.legs for name in leg.joints]
-    return {joint.name: float(inertias[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
+def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
+    """The inertia that each joint moves at `home` while all others are held, kg m^2 or kg."""
+    matrix = np.empty((model.nv, model.nv))
+    mujoco.mj_fullM(model, at(model, home), matrix)
+    joints = [model.joint(number) for number in range(model.njnt)]
+    return {joint.name: float(matrix[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
 
 
 def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
