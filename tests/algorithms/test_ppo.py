@@ -96,19 +96,23 @@ def test_the_learning_rate_follows_the_divergence(kl, before, after):
     assert float(rate) == pytest.approx(after)
 
 
-def test_the_divergence_that_is_aimed_at_goes_to_its_end_in_equal_steps():
-    rates = []
-    for progress, aim in ((0.0, 1e-4), (0.5, 1e-2), (1.0, 1.99e-2)):
-        changing = make_ppo(desired_kl=1e-4, desired_kl_end=1.99e-2)
-        constant = make_ppo(desired_kl=aim)
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize(
+    ("name", "values"), [("desired_kl", (1e-4, 1e-2, 1.99e-2)), ("entropy_coef", (0.0, 0.5, 1.0))]
+)
+def test_a_setting_goes_to_its_end_in_equal_steps(name, values, kind):
+    results = []
+    for progress, value in zip((0.0, 0.5, 1.0), values, strict=True):
+        changing = make_ppo(kind, **{name: values[0], f"{name}_end": values[2]})
+        constant = make_ppo(kind, **{name: value})
         for ppo in (changing, constant):
             roll_out(ppo, seed=0)
             torch.manual_seed(1)
             ppo.update(progress=progress)
         assert changing.learning_rate == constant.learning_rate
         assert all(map(torch.equal, changing.tensors(), constant.tensors()))
-        rates.append(changing.learning_rate)
-    assert rates == sorted(set(rates))
+        results.append(changing.std.mean() if name == "entropy_coef" else changing.learning_rate)
+    assert results == sorted(set(results))
 
 
 def test_a_remainder_of_the_rollout_is_left_out_of_the_mini_batches():

@@ -190,6 +190,9 @@ class PpoCfg:
     """Clipping range of the probability ratio, and of the value if it is clipped."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
+    entropy_coef_end: float | None = None
+    """Weight of the entropy bonus at the end of training; it changes linearly. None keeps it
+    constant."""
     value_loss_coef: float = 1.0
     """Weight of the value loss."""
     use_clipped_value_loss: bool = True

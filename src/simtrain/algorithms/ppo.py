@@ -53,7 +53,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         `mirror` is needed where `cfg` uses symmetry; weights of ``cfg.rnd`` are those of a step.
         """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        own = ("symmetry", "rnd", "desired_kl_end")
+        own = ("symmetry", "rnd", "desired_kl_end", "entropy_coef_end")
         settings = {f.name: getattr(cfg, f.name) for f in fields(cfg) if f.name not in own}
         settings |= {"actor": actor, "critic": critic, "storage": None}
         super().__init__(**settings, device=rank.device)
@@ -73,8 +73,9 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
             kind=cfg.optimizer,
             extra=1,
         )
-        self._aim = torch.zeros((), device=rank.device)  # divergence; graphs read it
-        self._aim_at_end = cfg.desired_kl_end
+        # The divergence and the weight of the entropy; graphs read them.
+        self._aim, self.entropy_weight = torch.zeros(2, device=rank.device)
+        self._at_end = cfg.desired_kl_end, cfg.entropy_coef_end
         self.loss_names = LOSSES if self.symmetry is None else ("symmetry", *LOSSES)
         self._losses = torch.zeros(len(self.loss_names), device=rank.device)
         if cfg.rnd.weight != 0.0:
@@ -152,8 +153,9 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
 
         `progress` is the part of training that is done, from 0 to 1.
         """
-        last = self.desired_kl if self._aim_at_end is None else self._aim_at_end
-        self._aim.fill_(self.desired_kl + progress * (last - self.desired_kl))
+        kl, entropy = self._at_end
+        self._aim.fill_(_part_of_the_way(progress, self.desired_kl, kl))
+        self.entropy_weight.fill_(_part_of_the_way(progress, self.entropy_coef, entropy))
         self.timer.begin("mini_batches")
         advantages = self.learner.shuffle()
         if self.normalize_advantage_per_mini_batch:
@@ -225,3 +227,8 @@ def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)
     rate.copy_(torch.where(kl > desired_kl * 2.0, lower, torch.where(too_near, higher, rate)))
+
+
+def _part_of_the_way(part: float, start: float, end: float | None) -> float:
+    """From `start` to `end`, or `start` if there is no end."""
+    return start if end is None else start + part * (end - start)

@@ -151,7 +151,7 @@ class AutogradLearner(Learner):
                 log_ratio = log_prob.detach() - batch.old_actions_log_prob.squeeze(-1)
                 advantages = batch.advantages.squeeze(-1)
                 surrogate, gradient = surrogate_loss(log_ratio, advantages, of.clip_param)
-                total = (log_prob * gradient).sum() - of.entropy_coef * entropy
+                total = (log_prob * gradient).sum() - of.entropy_weight * entropy
                 params = tuple(param[own] for param in actor.output_distribution_params)
                 if of.symmetry is not None:
                     mirror = of.symmetry.compute_loss(actor, batch, count)

@@ -116,7 +116,7 @@ class GaussianMlpLearner(Learner):
         mean, std = self._policy(batch.actor_input), self.std
         means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
         halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
-        coefficients = of.clip_param, of.entropy_coef
+        coefficients = of.clip_param, of.entropy_weight
         policy = policy_losses(batch, self._rollout_std, means[:halves], std, *coefficients)
         gradient, mirror = policy.mean_gradient, policy.surrogate
         if symmetry is not None:

@@ -26,7 +26,8 @@ class Coefficients(Protocol):
     clip_param: float
     use_clipped_value_loss: bool
     value_loss_coef: float
-    entropy_coef: float
+    entropy_weight: Tensor
+    """Of the entropy bonus, 0-d."""
     symmetry: MirrorSymmetry | None
 
 
@@ -47,7 +48,7 @@ class Samples(NamedTuple):
 
 
 class PolicyLoss(NamedTuple):
-    """Losses, 0-d, and the gradients of ``surrogate - entropy_coef * entropy`` by mean and std."""
+    """Losses, 0-d; gradients of ``surrogate - entropy_weight * entropy`` by mean and std."""
 
     surrogate: Tensor
     entropy: Tensor
@@ -62,7 +63,7 @@ def policy_losses(
     mean: Tensor,
     std: Tensor,
     clip_param: float,
-    entropy_coef: float,
+    entropy_weight: Tensor,
 ) -> PolicyLoss:
     """The policy's losses and gradients; `mean` and `std` are shaped as their gradients.
 
@@ -78,7 +79,7 @@ def policy_losses(
     moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
     change = (old_std / std).square()
     kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
-    return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_coef).div_(std))
+    return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_weight).div_(std))
 
 
 def surrogate_loss(
