@@ -93,6 +93,7 @@ def suite_task(
             critic=CriticCfg(hidden_dims=(128, 128)),
             desired_kl=0.03,
             desired_kl_end=0.003,
+            entropy_coef_end=0.0,
         ),
     )
 
