@@ -30,6 +30,9 @@ MODELS = {
     "only images": {"model": "cnn", "obs_groups": IMAGES, "cnn": CnnCfg((2,))},
 }
 
+SLOW = "only images"  # an interface without positions; `cnn` has both
+SOME_SLOW = [pytest.param(n, marks=pytest.mark.slow) if n == SLOW else n for n in MODELS]
+
 
 @read_as("given")
 def picture(env: Env, rows: int = 5) -> Tensor:
@@ -55,7 +58,7 @@ def _task(**actor) -> TaskCfg:
     )
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SOME_SLOW)
 def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> None:
     saved = random_policy(_task(**MODELS[model]))
     # One for all: terminations are of three environments.

@@ -113,6 +113,7 @@ def test_a_killed_evaluator_is_told_once_and_training_goes_on(start):
     assert (job.run / "best.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_no_evaluator_behind(start):
     job = start("user-pendulum", *ONE_RANK, *ENDLESS, *BESIDE, warm=True)
     job.wait_until(lambda: bool(job.running(EVALUATOR)))

@@ -67,6 +67,7 @@ def test_the_run_directory_holds_what_rank_0_wrote_a_part_of_rank_1_and_the_logs
     assert all("/.resume.rank1.pt." in path for path in by_rank[1].splitlines())
 
 
+@pytest.mark.slow
 def test_fewer_ranks_go_on_and_it_is_said_that_this_is_not_exact(job, start, tmp_path):
     shutil.copytree(job.run, tmp_path / "user" / "logs" / TASK / job.run.name)
     one_rank = ("--gpu-ids", "None", "--cpu-workers", "1")

@@ -88,6 +88,7 @@ def test_without_graphs_it_says_so_once_and_runs(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(engine.bind("qpos"), expected.bind("qpos"))
 
 
+@pytest.mark.slow
 def test_rails_that_fall_on_the_edges_of_a_height_field_are_not_thrown() -> None:
     """MuJoCo Warp's depths are wrong there; without a filter they are turned twice as fast."""
     spec = mujoco.MjSpec()

@@ -70,8 +70,8 @@ def test_a_shipped_policy_is_as_good_as_its_file_says(task):
     assert not found, f"{found}: train {task} again, and `uv run simtrain export <run> --ship` it"
 
 
-# One of each robot is enough in the fast suite.
-SLOW = ("cartpole-balance", "g1-tracking")
+# Some are enough in the fast suite.
+SLOW = ("cartpole-balance", "g1-tracking", "g1-velocity-flat")
 OTHERS = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SHIPPED]
 
 
