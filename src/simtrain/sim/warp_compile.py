@@ -49,6 +49,10 @@ def load_kernels(launches: Callable[[], None]) -> None:
     variants = sorted(find_modules(launches), key=lambda variant: -len(variant[0].kernels))
     cores = len(os.sched_getaffinity(0))
     before, report, reported = _compiled(), _report.get(), -_REPORT_EVERY_S
+    if device.is_cpu:
+        # Warp finds out once what its files are named by. If two threads do, one file gets another
+        # name, and the next process compiles it again.
+        wp.get_cpu_kernel_cache_key()
     pool = ThreadPoolExecutor(max(1, min(cores, len(variants), _MOST_WORKERS)))
     try:
         loads = [pool.submit(wp.force_load, device, [module], size) for module, size in variants]
