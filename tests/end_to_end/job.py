@@ -86,24 +86,19 @@ class Job:
         return run
 
     def wait(self, timeout: float = 250.0) -> int:
-        """The exit code; whatever runs some seconds later is killed, and raises."""
+        """The exit code; whatever then still runs is killed, and raises."""
         try:
             return self.process.wait(timeout)
         finally:
-            self._let_end(5.0)  # what was told to stop at the same time may be about to
             left = self.kill()
             assert not left, f"left behind: {left}\n{self.output}"
 
     def wait_for_end(self, timeout: float = 60.0) -> None:
         """Wait until nothing of a job runs whose command was killed; raises if something does."""
-        self._let_end(timeout)
-        self.wait()
-
-    def _let_end(self, seconds: float) -> None:
-        """Wait until nothing of the job runs, or for so long."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + timeout
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
+        self.wait()
 
     def kill(self) -> list[int]:
         """Kill whatever runs; what that was."""

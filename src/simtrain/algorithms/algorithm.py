@@ -138,3 +138,8 @@ class MiniBatchAlgorithm(ABC):
         self.skipped_steps = int(skipped)
         self.optimizer.skipped.zero_()
         return values
+
+
+def part_of_the_way(part: float, start: float, end: float | None) -> float:
+    """From `start` to `end`, or `start` if there is no end."""
+    return start if end is None else start + part * (end - start)

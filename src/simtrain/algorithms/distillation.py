@@ -12,7 +12,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm
+from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm, part_of_the_way
 from simtrain.algorithms.cfg import DistillationCfg
 from simtrain.algorithms.flat_adam import FlatAdam
 from simtrain.algorithms.networks import Memory, remembering, update_normalization
@@ -99,7 +99,7 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         """
         first, last = self._rates
         if last is not None:
-            self.learning_rate = first + progress * (last - first)
+            self.learning_rate = part_of_the_way(progress, first, last)
             self.optimizer.lr.fill_(self.learning_rate)
         self._learn_epochs(graphs)
         update_normalization(self.actor, self.storage.observations.flatten(0, 1), self.rank)

@@ -15,7 +15,7 @@ from rsl_rl.models import MLPModel
 from tensordict import TensorDict
 from torch import Tensor
 
-from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm
+from simtrain.algorithms.algorithm import MakeReplay, MiniBatchAlgorithm, part_of_the_way
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.algorithms.flat_adam import FlatAdam, all_reduce
 from simtrain.algorithms.learners import LOSSES, Learner
@@ -154,8 +154,8 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         `progress` is the part of training that is done, from 0 to 1.
         """
         kl, entropy = self._at_end
-        self._aim.fill_(_part_of_the_way(progress, self.desired_kl, kl))
-        self.entropy_weight.fill_(_part_of_the_way(progress, self.entropy_coef, entropy))
+        self._aim.fill_(part_of_the_way(progress, self.desired_kl, kl))
+        self.entropy_weight.fill_(part_of_the_way(progress, self.entropy_coef, entropy))
         self.timer.begin("mini_batches")
         advantages = self.learner.shuffle()
         if self.normalize_advantage_per_mini_batch:
@@ -227,8 +227,3 @@ def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)
     rate.copy_(torch.where(kl > desired_kl * 2.0, lower, torch.where(too_near, higher, rate)))
-
-
-def _part_of_the_way(part: float, start: float, end: float | None) -> float:
-    """From `start` to `end`, or `start` if there is no end."""
-    return start if end is None else start + part * (end - start)

@@ -10,12 +10,10 @@ import numpy as np
 
 from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
-from simtrain.robots.prepare import Prepared
+from simtrain.robots.prepare import STEP_FREQUENCY, Prepared
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""
-_FREQUENCY = {2: 0.445, 4: 0.535}
-"""Step frequency of a foot, as a multiple of sqrt(g / h)."""
 _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
 """Speeds forward and sideways, as multiples of sqrt(g h)."""
 _TURNS = {2: 0.18, 4: 0.17}
@@ -54,7 +52,7 @@ def gait(prepared: Prepared) -> Gait:
         lin_vel_x=(round(back * speed, 1), round(ahead * speed, 1)),
         lin_vel_y=(round(right * speed, 1), round(left * speed, 1)),
         ang_vel_z=(-turn, turn),
-        frequency=round(_FREQUENCY[legs] * rate, 1),
+        frequency=round(STEP_FREQUENCY[legs] * rate, 1),
         swing_height=swing,
         sole=round(float(np.mean([foot.radius for foot in robot.feet])), 4),
         mirror=mirror_patterns(robot),

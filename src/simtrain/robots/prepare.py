@@ -57,9 +57,10 @@ _GRAVITY_MARGIN = 3.0
 two in a row need twice as much."""
 _ELASTIC = 0.03
 """Minimum damping of a servo divided by its stiffness, s."""
-_SWING_RATE = {2: 0.75, 4: 1.0}
-"""Minimum natural frequency of a leg on its servo, as a multiple of sqrt(g / h), for two legs and
-for more; 1.7 and 1.9 times the step frequency, so that the leg follows the steps."""
+STEP_FREQUENCY = {2: 0.445, 4: 0.535}
+"""Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
+_SWING = {2: 1.7, 4: 1.87}
+"""Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
 _DAMPING_RATIO = 0.7
 """Minimum damping ratio of a servo and what it moves."""
 
@@ -119,8 +120,8 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
     height = hip_height(model, robot, home)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
-    part = _SWING_RATE.get(len(robot.legs), _SWING_RATE[4])
-    rate = 2.0 * np.pi * part * np.sqrt(9.81 / height)
+    legs = 2 if len(robot.legs) == 2 else 4
+    rate = 2.0 * np.pi * _SWING[legs] * STEP_FREQUENCY[legs] * np.sqrt(9.81 / height)
     robot = _add_servos(spec, robot, bound, notes, home, rate)
     return _finish(spec, robot, home, height, notes)
 
@@ -375,7 +376,10 @@ def _add_servos(
             continue
         if not torque > 0.0:
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
-        inertia, load = moved[servo.joint], _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
+        # Both sides get the same servo.
+        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
+        inertia = max(moved[name] for name in pair)
+        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
         swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
         stiffness = float(max(torque, load, swing))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
