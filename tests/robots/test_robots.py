@@ -278,6 +278,20 @@ def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     assert all(finding.is_good for finding in others)
 
 
+def test_arms_that_are_stretched_out_hang_at_home(tmp_path: Path) -> None:
+    text = biped()
+    for place, turn in ((0.1, "1.5708 0 0"), (-0.1, "-1.5708 0 0")):
+        old = f'<origin xyz="0 {1.6 * place} 0.25"/><axis xyz="0 1 0"/>'
+        new = f'<origin xyz="0 {1.6 * place} 0.25" rpy="{turn}"/><axis xyz="1 0 0"/>'
+        text = without(text, old, new)
+    prepared = prepared_of(text, tmp_path, "urdf")
+    data = at_home(prepared.model)
+    for side, outward in (("u", 1.0), ("v", -1.0)):
+        arm = data.body(f"{side}6")
+        assert arm.xipos[2] - arm.xpos[2] < -0.19  # 0.2 m long
+        assert 0.02 < outward * (arm.xipos[1] - arm.xpos[1]) < 0.05
+
+
 def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: Path) -> None:
     text = biped().replace('"ju', '"l').replace('"jv', '"r')
     sides = gait(prepared_of(text, tmp_path, "urdf")).mirror

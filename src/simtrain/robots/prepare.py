@@ -31,6 +31,7 @@ from simtrain.robots.standing import (
     CONTROL_STEP,
     carried,
     equilibrium,
+    hang_arms,
     inertias,
     leave_contacts,
     on_ground,
@@ -287,6 +288,8 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, with flat soles below its hips."""
     data = _posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    if not robot.has_keyframe:
+        hang_arms(model, robot, data)
     mujoco.mj_kinematics(model, data)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
