@@ -207,3 +207,30 @@ def gib(size: int) -> str:
 def _short(path: Path | str) -> str:
     text = str(path)
     return text if len(text) <= 300 else f"{text[:100]}... ({len(text)} characters)"
+
+
+def task_folders() -> Iterator[tuple[Path, bool]]:
+    """The folders of tasks, in their order, and whether each is trusted whomever it belongs to."""
+    for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
+        folder = Path(entry).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
+        yield folder, True
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the working directory was removed; change to another one") from error
+    package = Path(__file__).resolve().parent
+    parents = dict.fromkeys((here, *here.parents), False)
+    parents = {**parents, package.parents[1]: True, package: True}
+    for parent, is_trusted in parents.items():
+        if (parent / "tasks").is_dir():
+            yield parent / "tasks", is_trusted
+
+
+def find_beside_tasks(path: str) -> Path:
+    """A file that a task names: as it is, or else below a folder of tasks; ConfigError if none."""
+    for folder in (Path(), *(folder for folder, _ in task_folders())):
+        if (folder / path).exists():
+            return folder / path
+    raise ConfigError(f"there is no file {path}, here or in a folder of tasks")

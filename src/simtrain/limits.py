@@ -1,4 +1,4 @@
-"""Limits of a setting, declared at its field, and the one walk that checks a configuration by them.
+"""Settings by their names, and their limits: declared at fields, checked by one walk.
 
 A field's type is its annotation, its limits a `Limits` in it: ``Annotated[int, Limits(1, 2**24)]``.
 Numbers without limits must be finite, and whole ones below 10^15. Limits are far from all that
@@ -15,6 +15,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from simtrain.errors import ConfigError, flag
+
+Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
 
 LARGEST_INT, LARGEST_FLOAT32 = 10**15, 3e38
 LARGEST_CONFIG = 2**19
@@ -91,6 +93,26 @@ def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None)
             check_value(item, item_type, *path, str(name), limits=limits)
     else:
         _check_limits(value, limits, flag(*path))
+
+
+def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
+    """Every value below `path`, of fields without flags only if `suppressed`; `{}` is a value."""
+    parts = parts_of(tree, suppressed)
+    if not parts:
+        return {path: tree}
+    below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
+    return {at: value for found in below for at, value in found.items()}
+
+
+def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
+    """The named parts of a dataclass or a mapping; None for anything else."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if suppressed or not str(field.type).startswith("Suppress")
+        }
+    return value if isinstance(value, dict) else None
 
 
 @functools.cache

@@ -15,11 +15,11 @@ import tyro
 from simtrain.cli.benchmark import BenchmarkFlags, split_flags
 from simtrain.cli.parse import MARKERS, parse_flags, split_paths
 from simtrain.cli.start import COMMANDS
-from simtrain.config.metric_tags import PHASES, metric_tags
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TermCfg
-from simtrain.training.features.conditions import stop_condition
+from simtrain.run.metric_tags import PHASES
+from simtrain.training.features.conditions import metric_tags, stop_condition
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

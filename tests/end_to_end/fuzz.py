@@ -33,9 +33,9 @@ from simtrain.cli.play import PlayConfig, ReplayConfig, play
 from simtrain.cli.report import ReportConfig, report
 from simtrain.cli.train import train
 from simtrain.config.tasks import default_config
-from simtrain.config.tree import leaves
 from simtrain.env.base import make_engine
 from simtrain.errors import flag
+from simtrain.limits import leaves
 
 SECONDS = 10
 TASK = "user-pendulum"

@@ -13,8 +13,8 @@ from job import ONE_RANK, metrics_of
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.train import train
-from simtrain.config.metric_tags import metric_tags
 from simtrain.config.tasks import discover
+from simtrain.training.features.conditions import metric_tags
 
 TASK = "cartpole-balance"
 FLAGS = f"""

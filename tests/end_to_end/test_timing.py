@@ -7,7 +7,7 @@ import json
 from job import metrics_of
 
 from simtrain.cli.train import train
-from simtrain.config.metric_tags import TAG
+from simtrain.run.metric_tags import TAG
 from simtrain.training.features.timing import LAST
 
 FLAGS = f"""

@@ -7,9 +7,9 @@ import torch
 from job import Job, metrics_of, timeless_metrics
 from rsl_rl_runner import rsl_rl_runner
 
-from simtrain.config.metric_tags import PHASES
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
+from simtrain.run.metric_tags import PHASES
 from simtrain.sim import EngineCfg
 
 TASK = "cartpole-balance"

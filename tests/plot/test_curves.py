@@ -5,7 +5,6 @@ import math
 import numpy as np
 from made_up import make_run, returns
 
-from simtrain.config.metric_tags import RETURN
 from simtrain.plot.curves import (
     MAX_POINTS,
     aggregate,
@@ -15,6 +14,7 @@ from simtrain.plot.curves import (
     usual_range,
 )
 from simtrain.run.logged import read_run
+from simtrain.run.metric_tags import RETURN
 
 
 def test_runs_are_grouped_by_task_and_settings_whatever_their_seed_and_length(tmp_path):

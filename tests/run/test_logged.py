@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from made_up import make_run, returns
 
-from simtrain.config.metric_tags import RETURN, phase_tags
 from simtrain.errors import ConfigError
 from simtrain.plot.curves import EVALUATED
 from simtrain.run.logged import REST, NothingLoggedError, last, read_run
+from simtrain.run.metric_tags import RETURN, phase_tags
 
 
 def test_nulls_and_absent_tags_leave_gaps_not_zeros(tmp_path):

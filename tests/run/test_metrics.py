@@ -5,8 +5,8 @@ import resource
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from simtrain.config.metric_tags import RETURN
 from simtrain.errors import ConfigError
+from simtrain.run.metric_tags import RETURN
 from simtrain.run.metrics import MetricsWriter, check_idle
 
 FILE_SIZE = resource.RLIMIT_FSIZE

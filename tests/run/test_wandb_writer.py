@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from simtrain.config.tasks import default_config
+from simtrain.config.tree import resolved
 from simtrain.run import wandb_writer
 from simtrain.run.wandb_writer import WandbWriter
 
@@ -11,7 +12,7 @@ def test_a_server_that_cannot_be_reached_does_not_end_the_run(tmp_path, monkeypa
     monkeypatch.setitem(wandb_writer._TIMEOUTS, "init_timeout", 1.0)
     said = []
     config = replace(default_config("cartpole-balance"), wandb_project="tests")
-    writer = WandbWriter(tmp_path, config, said.append)
+    writer = WandbWriter(tmp_path, resolved(config), said.append)
     writer.write(1, 8, 0.5, {"Loss/value": 1.0})
     writer.close(failed=False)
     (line,) = said

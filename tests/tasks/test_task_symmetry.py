@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from simtrain import SimCfg, TaskCfg
-from simtrain.config.tasks import discover, find_beside_tasks
+from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.env.names import find_joints
+from simtrain.files import find_beside_tasks
 from simtrain.motion.clip import MotionClip
 from simtrain.sim import EngineCfg
 from simtrain.training.reflection import mirror_maps

@@ -22,7 +22,6 @@ import numpy as np
 from rich.table import Table
 
 from simtrain.benchmark.figures import checked, fraction, new_table, read_content
-from simtrain.config.metric_tags import TAG, phase_tags
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import differences, resolved
 from simtrain.errors import ConfigError, flag
@@ -31,6 +30,7 @@ from simtrain.limits import Count, Positive
 from simtrain.run.directory import read_config_file
 from simtrain.run.directory import shown as shown_path
 from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineage, read_run
+from simtrain.run.metric_tags import TAG, phase_tags
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.population.evolution import hyper_parameters

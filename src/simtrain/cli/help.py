@@ -21,9 +21,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from simtrain.config.tree import leaves, parts_of
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import field_default, field_types
+from simtrain.limits import field_default, field_types, leaves, parts_of
 
 _MANY = 30  # flags, of which a line each is enough
 _INDENT = 30

@@ -11,8 +11,8 @@ from simtrain.api import open_policy
 from simtrain.cli.parse import parse_flags, split_paths
 from simtrain.cli.play import FilmFlags, show_film
 from simtrain.cli.terminal import DONE, FAILED, interruptible, table_console, write_file
-from simtrain.config.tasks import find_beside_tasks
 from simtrain.errors import ConfigError, config_errors_of, did_you_mean
+from simtrain.files import find_beside_tasks
 from simtrain.limits import Duration, FramesPerSecond, Limits, Seed
 from simtrain.run.directory import check_file, make_folder
 

@@ -14,10 +14,10 @@ import tyro
 from tyro import _errors
 
 from simtrain.cli.help import help_text, help_topic
-from simtrain.config.tree import flags_of, leaves
+from simtrain.config.tree import flags_of
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
-from simtrain.limits import check, in_words
+from simtrain.limits import check, in_words, leaves
 
 ConfigT = TypeVar("ConfigT")
 MARKERS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)

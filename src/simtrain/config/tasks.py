@@ -23,6 +23,7 @@ from typing import Any
 from simtrain.config.train import TrainConfig
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, warnings_once, what_raised
+from simtrain.files import task_folders
 
 TaskFunction = Callable[[], TaskCfg]
 _warned: set[Path] = set()
@@ -144,33 +145,6 @@ def task_file(task: str) -> str:
     return found.source if found else ""
 
 
-def find_beside_tasks(path: str) -> Path:
-    """A file that a task names: as it is, or else below a folder of tasks; ConfigError if none."""
-    for folder in (Path(), *(folder for folder, _ in _folders())):
-        if (folder / path).exists():
-            return folder / path
-    raise ConfigError(f"there is no file {path}, here or in a folder of tasks")
-
-
-def _folders() -> Iterator[tuple[Path, bool]]:
-    """The folders of tasks, in their order, and whether each is trusted whomever it belongs to."""
-    for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
-        folder = Path(entry).expanduser()
-        if not folder.is_dir():
-            raise ConfigError(f"SIMTRAIN_TASKS names {entry}, which is not a folder")
-        yield folder, True
-    try:
-        here = Path.cwd()
-    except FileNotFoundError as error:
-        raise ConfigError("the working directory was removed; change to another one") from error
-    package = Path(__file__).resolve().parents[1]
-    parents = dict.fromkeys((here, *here.parents), False)
-    parents = {**parents, package.parents[1]: True, package: True}
-    for parent, is_trusted in parents.items():
-        if (parent / "tasks").is_dir():
-            yield parent / "tasks", is_trusted
-
-
 def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """The name of every task file and entry point, once, and the function that imports it.
 
@@ -179,7 +153,7 @@ def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     for point in importlib.metadata.entry_points(group="simtrain.tasks"):
         yield f"entry point {point.name} = {point.value}", point.load
     seen: set[Path] = set()
-    folders = list(_folders())
+    folders = list(task_folders())
     trusted = {folder.resolve() for folder, is_trusted in folders if is_trusted}
     for folder, _ in folders:
         strangers = partial(_belong_to_strangers, folder=folder, quiet=quiet)

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Suppress, UseAppendAction, arg
 
 from simtrain.algorithms.cfg import MODELS, DistillationCfg, Flag, NetworkCfg, PpoCfg, RndCfg
-from simtrain.config.metric_tags import EVALUATION_TAGS
 from simtrain.config.tree import FROM_TASK
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.launch import LaunchFlags
 from simtrain.limits import Count, Limits, NumEnvs, NumSteps, Repetitions, Seed, check
+from simtrain.run.metric_tags import EVALUATION_TAGS
 
 Words = Annotated[
     UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="FLAG LOW HIGH [SCALE]")

@@ -1,7 +1,6 @@
 """Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
 import copy
-import dataclasses
 import hashlib
 import json
 import re
@@ -14,10 +13,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import LARGEST_CONFIG, check_value, field_types, without_arrays
+from simtrain.limits import (
+    LARGEST_CONFIG,
+    Leaves,
+    check_value,
+    field_types,
+    leaves,
+    parts_of,
+    without_arrays,
+)
 
 ConfigT = TypeVar("ConfigT")
-Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
 
 FROM_TASK = ("num_envs", "num_steps_per_env", "max_iterations", "ppo")
 """Settings of a run that its task has too, as defaults."""
@@ -154,15 +160,6 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
     return cast(ConfigT, result)
 
 
-def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) -> Leaves:
-    """Every value below `path`, of fields without flags only if `suppressed`; `{}` is a value."""
-    parts = parts_of(tree, suppressed)
-    if not parts:
-        return {path: tree}
-    below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
-    return {at: value for found in below for at, value in found.items()}
-
-
 def flags_of(config: object) -> list[str]:
     """All flags of a configuration."""
     return [flag(*path) for path in leaves(config, suppressed=False) if path[-1] != "params"]
@@ -222,17 +219,6 @@ def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
     """The plain values of a checkpoint of `TrainConfig` `config` after so many steps."""
     digest = config_digest(resolved(config))
     return {"task": config.task, "env_steps": env_steps, CONFIG_DIGEST: digest}
-
-
-def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
-    """The named parts of a dataclass or a mapping; None for anything else."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if suppressed or not str(field.type).startswith("Suppress")
-        }
-    return value if isinstance(value, dict) else None
 
 
 def _kind(value: Any) -> Any:

@@ -27,7 +27,7 @@ from simtrain.algorithms.export import (
 )
 from simtrain.config.tasks import default_config, discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import DECISIVE, POPULATION, Leaves, as_plain, leaves
+from simtrain.config.tree import DECISIVE, POPULATION, as_plain
 from simtrain.deployment.interface import Interface, describe_interface
 from simtrain.deployment.robot import FILE, RobotInputs, RobotStep, export_robot
 from simtrain.deployment.unitree import cannot_be_told, deploy_yaml
@@ -35,6 +35,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task, self_contained_xml
 from simtrain.errors import ConfigError, flag
 from simtrain.files import written_whole
+from simtrain.limits import Leaves, leaves
 from simtrain.run.checkpoint import packed
 from simtrain.run.directory import (
     check_folder,

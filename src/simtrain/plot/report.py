@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from simtrain.config.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 from simtrain.files import written_whole
 from simtrain.plot.curves import COUNTS, EVALUATED, NONE, Group, differences, group_runs, number
 from simtrain.plot.panels import as_file
@@ -24,6 +23,7 @@ from simtrain.plot.population import draw_population
 from simtrain.plot.runs import draw_runs, evaluated_tags
 from simtrain.run.directory import PICTURE
 from simtrain.run.logged import Axis, Run, last, members_of, read_lineage, read_run
+from simtrain.run.metric_tags import LENGTH, RETURN, SPEED, STEP_REWARD
 
 _AXES: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall time"}
 Summary = Callable[[np.ndarray], Any]

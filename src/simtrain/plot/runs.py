@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from simtrain.config import metric_tags
 from simtrain.plot.curves import COUNTS, EVALUATED, Group, aggregate, number, usual_range
 from simtrain.plot.panels import FAINT, OTHERS, STYLE, band, counts_on_x, legend_beside, limit_y
+from simtrain.run import metric_tags
 from simtrain.run.logged import REST, Axis, last
 
 _PART_COLORS = (

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from simtrain.config.metric_tags import (
+from simtrain.run.metric_tags import (
     FINISHED_ENVS,
     LENGTH,
     RETURN,

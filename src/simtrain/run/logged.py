@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simtrain.config.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
-from simtrain.config.tree import leaves
 from simtrain.errors import ConfigError, flag
 from simtrain.files import damage_as_config_error, read_file
+from simtrain.limits import leaves
 from simtrain.run.directory import LINEAGE, MEMBERS, no_run, read_config_file
+from simtrain.run.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
 from simtrain.run.metrics import METRICS, parse_row
 
 Axis = Literal["env_steps", "wall_s"]

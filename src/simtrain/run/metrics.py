@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from simtrain.config.metric_tags import LENGTH, RETURN, STEP_REWARD
 from simtrain.errors import ConfigError
 from simtrain.files import read_file
+from simtrain.run.metric_tags import LENGTH, RETURN, STEP_REWARD
 
 METRICS = "metrics.jsonl"
 _EVENTS = "events.out.tfevents.*"

@@ -7,9 +7,6 @@ from typing import Any, Literal
 
 import wandb
 
-from simtrain.config.train import TrainConfig
-from simtrain.config.tree import resolved
-
 Mode = Literal["online", "offline", "disabled"]
 # Seconds for W&B's server to answer at the start, and to upload what is left at the end.
 _TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
@@ -21,7 +18,7 @@ class WandbWriter:
     def __init__(
         self,
         run: Path,
-        config: TrainConfig,
+        settings: dict[str, Any],
         say: Callable[[str], None],
         *,
         run_id: str | None = None,
@@ -29,16 +26,17 @@ class WandbWriter:
     ) -> None:
         """Start a W&B run, or go on with `run_id`, and print by `say` where it goes.
 
+        `settings` are the plain values of the run's `TrainConfig`.
         Runs of a `group` stand together there; a member's folder is its number.
         """
         name = run.name if group in (None, run.name) else f"{group} member {run.name}"
-        about: dict[str, Any] = {"project": config.wandb_project, "name": name, "group": group}
+        about: dict[str, Any] = {"project": settings["wandb_project"], "name": name, "group": group}
         about |= {"dir": run, "id": run_id, "resume": "allow" if run_id is not None else None}
         # A population has several in one process.
-        about |= {"config": resolved(config), "reinit": "create_new"}
+        about |= {"config": settings, "reinit": "create_new"}
         start = partial(wandb.init, settings=wandb.Settings(**_TIMEOUTS), **about)
-        mode = _choose(config.wandb_mode)
-        reason = "" if config.wandb_mode == "offline" else "no API key, so "
+        mode = _choose(settings["wandb_mode"])
+        reason = "" if settings["wandb_mode"] == "offline" else "no API key, so "
         try:
             self._run = start(mode=mode)
         except wandb.errors.CommError:

@@ -13,13 +13,13 @@ import torch
 from rsl_rl.models import MLPModel
 
 from simtrain.algorithms.distillation import Algorithm
-from simtrain.config.metric_tags import FINISHED_ENVS, LENGTH, PHASES, RETURN, STEP_REWARD, TAG
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
 from simtrain.env.nan_guard import Failures
 from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.phase_timer import NO_TIMER, Interval, PhaseTimer
 from simtrain.launch.rank import Rank
+from simtrain.run.metric_tags import FINISHED_ENVS, LENGTH, PHASES, RETURN, STEP_REWARD, TAG
 from simtrain.sim.cuda_graphs import GraphBackend
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration

@@ -14,10 +14,11 @@ from tensordict import TensorDict
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import CONFIG_DIGEST, config_digest, leaves, overlay, resolved, set_leaves
+from simtrain.config.tree import CONFIG_DIGEST, config_digest, overlay, resolved, set_leaves
 from simtrain.env.model import check_task
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import damage_as_config_error
+from simtrain.limits import leaves
 from simtrain.run.checkpoint import (
     BEST,
     BEST_CONFIG,

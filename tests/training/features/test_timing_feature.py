@@ -10,10 +10,11 @@ from rich.console import Console
 from tiny_training import make_context, run_for, tiny_config, tiny_trainer
 
 from simtrain import RewardTermCfg, TerminationTermCfg
-from simtrain.config.metric_tags import PHASES, TAG, metric_tags
 from simtrain.launch.phase_timer import NO_TIMER, CpuTimer
 from simtrain.launch.rank import Rank
+from simtrain.run.metric_tags import PHASES, TAG
 from simtrain.training.features import Feature, Iteration
+from simtrain.training.features.conditions import metric_tags
 from simtrain.training.features.timing import Timing, phase_table
 from simtrain.training.loop import phase_seconds, train
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from simtrain.config.tasks import find_beside_tasks
 from simtrain.env.commands import CommandTerm, Frame
 from simtrain.env.control.transmission import find_driving
 from simtrain.env.names import find_base, find_joints
 from simtrain.env.randomness import Draws
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError
+from simtrain.files import find_beside_tasks
 from simtrain.limits import Fraction, Limits
 from simtrain.mdp.events import Ranges, by_axis
 from simtrain.mdp.rotations import (

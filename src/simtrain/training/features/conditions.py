@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simtrain.config.metric_tags import (
-    DISTILLATION_METRICS,
-    PPO_METRICS,
-    RND_METRICS,
-    evaluation_names,
-    is_complete,
-    metric_tags,
-)
 from simtrain.config.train import TrainConfig
+from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.run.metric_tags import (
+    DISTILLATION_METRICS,
+    EVALUATION_TAGS,
+    FINISHED_ENVS,
+    LENGTH,
+    PHASES,
+    PPO_METRICS,
+    RETURN,
+    REWARDS,
+    RND_METRICS,
+    SPEED,
+    STEP_REWARD,
+    TAG,
+    is_complete,
+)
 
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?"
 _COMPARISON = re.compile(rf"\s*([^<>=\s]+)\s*([<>]=?)\s*({_NUMBER})\s*")
 _OTHER_NAMES = {"fell": "failure_rate"}
+_ALWAYS = (
+    *(STEP_REWARD, RETURN, LENGTH, FINISHED_ENVS),
+    *("Loss/learning_rate", "Policy/mean_std", "Sim/nan_resets"),
+    *(SPEED, "Perf/collection_time", "Perf/learning_time"),
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,31 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
             "metrics.jsonl of a run shows, such as Train/mean_reward"
         )
     return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
+
+
+def metric_tags(
+    task: TaskCfg,
+    *,
+    overflow: bool,
+    phase_times: bool = True,
+    algorithm: Sequence[str] = PPO_METRICS,
+) -> tuple[str, ...]:
+    """Every tag of a training run, evaluation's last; `overflow`: whether the engine reports it."""
+    return (
+        *_ALWAYS,
+        *algorithm,
+        *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
+        *(f"{REWARDS}{name}" for name in task.rewards),
+        *(f"Episode_Termination/{name}" for name in task.terminations),
+        *(f"Curriculum/{name}" for name in task.curricula),
+        *(("Sim/overflow",) if overflow else ()),
+        *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
+    )
+
+
+def evaluation_names(task: TaskCfg) -> tuple[str, ...]:
+    """The estimates of a task's evaluations, logged as ``Eval/<name>``."""
+    return (*(name for name in EVALUATION_TAGS if name != "iteration"), *task.metrics)
 
 
 def check_evaluation_flags(config: TrainConfig) -> None:

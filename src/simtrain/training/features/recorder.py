@@ -63,7 +63,9 @@ class RunRecords:
             from simtrain.run.wandb_writer import WandbWriter
 
             group = None if context.member is None else context.shared.run.name
-            self._wandb = WandbWriter(run, config, self._say, run_id=self._wandb_id, group=group)
+            self._wandb = WandbWriter(
+                run, resolved(config), self._say, run_id=self._wandb_id, group=group
+            )
             self._wandb_id = self._wandb.run_id
 
     def write(

@@ -9,8 +9,8 @@ from rich.table import Table
 from torch import profiler
 from torch._C._profiler import _ExperimentalConfig
 
-from simtrain.config.metric_tags import GROUPS
 from simtrain.launch.phase_timer import NO_TIMER, Interval, PhaseTimer, make_timer
+from simtrain.run.metric_tags import GROUPS
 from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.loop import Trainer

@@ -16,11 +16,11 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from simtrain.config.metric_tags import evaluation_names
 from simtrain.config.train import TrainConfig
-from simtrain.config.tree import POPULATION, leaves, with_overrides
+from simtrain.config.tree import POPULATION, with_overrides
 from simtrain.errors import ConfigError, did_you_mean, flag
-from simtrain.limits import field_default
+from simtrain.limits import field_default, leaves
+from simtrain.training.features.conditions import evaluation_names
 
 Scale = Literal["linear", "log", "complement"]
 Mutation = Literal["none", "hyper_parameters", "parameters", "architecture"]

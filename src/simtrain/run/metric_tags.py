@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from simtrain.env.cfg import TaskCfg
+from collections.abc import Mapping
 
 GROUPS = {
     "rollout": {  # a step of the environments
@@ -42,31 +40,6 @@ REWARDS = "Episode_Reward/"  # prefix of the metric with a term's mean
 PPO_METRICS = tuple(f"Loss/{name}" for name in ("value", "surrogate", "entropy", "kl"))
 RND_METRICS = ("Loss/rnd", "Rnd/mean_intrinsic_reward")
 DISTILLATION_METRICS = ("Loss/behavior",)
-_ALWAYS = (
-    *(STEP_REWARD, RETURN, LENGTH, FINISHED_ENVS),
-    *("Loss/learning_rate", "Policy/mean_std", "Sim/nan_resets"),
-    *(SPEED, "Perf/collection_time", "Perf/learning_time"),
-)
-
-
-def metric_tags(
-    task: TaskCfg,
-    *,
-    overflow: bool,
-    phase_times: bool = True,
-    algorithm: Sequence[str] = PPO_METRICS,
-) -> tuple[str, ...]:
-    """Every tag of a training run, evaluation's last; `overflow`: whether the engine reports it."""
-    return (
-        *_ALWAYS,
-        *algorithm,
-        *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
-        *(f"{REWARDS}{name}" for name in task.rewards),
-        *(f"Episode_Termination/{name}" for name in task.terminations),
-        *(f"Curriculum/{name}" for name in task.curricula),
-        *(("Sim/overflow",) if overflow else ()),
-        *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
-    )
 
 
 def is_complete(metrics: Mapping[str, float], tag: str = RETURN) -> bool:
@@ -81,11 +54,6 @@ def is_complete(metrics: Mapping[str, float], tag: str = RETURN) -> bool:
 def of_episodes(tag: str) -> bool:
     """Whether a metric is a mean over the episodes that finished in training."""
     return tag in (RETURN, LENGTH) or tag.startswith("Episode_")
-
-
-def evaluation_names(task: TaskCfg) -> tuple[str, ...]:
-    """The estimates of a task's evaluations, logged as ``Eval/<name>``."""
-    return (*(name for name in EVALUATION_TAGS if name != "iteration"), *task.metrics)
 
 
 def phase_tags(tags: list[str]) -> list[str]:
