@@ -222,7 +222,7 @@ def velocity_task(
             num_mini_batches=2,
             desired_kl=0.05,
             desired_kl_end=0.005,
-            gamma=0.97,
+            gamma=1.0 - rounded(_DISCOUNT * timestep * decimation / period),
             entropy_coef=0.005,
         ),
     )
@@ -267,7 +267,6 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
         critic=CriticCfg(hidden_dims=(256, 128)),
         num_mini_batches=1,
         desired_kl=0.03,
-        gamma=0.98,
         lam=0.9,
         entropy_coef=0.001,
         symmetry=SymmetryCfg(augment=cfg.symmetry is not None),
@@ -324,6 +323,10 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
     return cfg
+
+
+_DISCOUNT = 0.257
+"""Discount of rewards, as a fraction for each sqrt(h / g)."""
 
 
 @dataclass(frozen=True)
