@@ -1,4 +1,4 @@
-"""Kinematics of a robot's legs: feet, inverse kinematics, axes, heights and mirror images."""
+"""Kinematics of a robot: inverse kinematics of feet, poses of arms, axes and mirror images."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import mujoco
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 
 from simtrain.robots.inspect import Robot
 from simtrain.robots.tree import Foot, Limb
 
 _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
+_APART = 0.9
+"""How far arms are lowered that are stretched out, as a part of the way to where they hang."""
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
@@ -77,6 +79,76 @@ def move_foot(
     solution = least_squares(residuals, begin, bounds=(low, np.maximum(high, low + 3e-3)))
     residuals(solution.x)
     return float(solution.cost)
+
+
+def hang_arms(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
+    """Let arms that are stretched out sideways hang down, a little apart from the rest, in place.
+
+    A hanging arm has its center of mass as low as the ranges of its joints allow.
+    """
+    mujoco.mj_fwdPosition(model, data)
+    touching = touching_bodies(model, data)
+    for arm in robot.arms:
+        first = model.joint(arm.joints[0]).id
+        x, y, z = data.subtree_com[model.jnt_bodyid[first]] - data.xanchor[first]
+        if abs(y) < max(abs(x), -z):
+            continue
+        places, low, high = ranges(model, arm.joints)
+        start = data.qpos[places].copy()
+        way = _lowest(model, data, arm.joints, np.clip(start, low, high)) - start
+        for part in np.linspace(1.0, 0.0, 21):
+            data.qpos[places] = start + part * way
+            mujoco.mj_fwdPosition(model, data)
+            if touching_bodies(model, data) <= touching:
+                break
+        data.qpos[places] = start + _APART * part * way
+
+
+def _lowest(
+    model: mujoco.MjModel, data: mujoco.MjData, joints: Sequence[str], start: np.ndarray
+) -> np.ndarray:
+    """Positions of an arm's joints with the lowest center of mass, near `start`."""
+    first = model.joint(joints[0]).id
+    body, (places, low, high) = model.jnt_bodyid[first], ranges(model, joints)
+    reach = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[first]))
+
+    def height(q: np.ndarray) -> float:
+        data.qpos[places] = q
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        return float(data.subtree_com[body, 2] / reach + 0.01 * np.sum((q - start) ** 2))
+
+    lowest: np.ndarray = minimize(height, start, bounds=list(zip(low, high, strict=True))).x
+    return lowest
+
+
+def bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
+    """The pose, near the middle of the ranges, in which the tool can be moved most easily.
+
+    Poses with the fewest touching pairs of bodies are preferred: a fixed base and the first link
+    often touch in every pose, because MuJoCo excludes only contacts with a parent that moves.
+    """
+    dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
+    places, *bounds = ranges(model, arm.joints)
+    low, high = np.clip(bounds, -3.2, 3.2)
+    data, site = mujoco.MjData(model), model.site("tool").id
+    best, best_home = (-np.inf, 0.0), home
+    random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
+    for _ in range(300):
+        data.qpos[:] = home
+        data.qpos[places] = random.uniform(0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+        mujoco.mj_fwdPosition(model, data)
+        mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
+        ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
+        quality = -len(touching_bodies(model, data)), ease
+        if data.site_xpos[site, 2] > 0.05 and quality > best:
+            best, best_home = quality, data.qpos.copy()
+    return best_home
+
+
+def touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> set[tuple[int, ...]]:
+    """Pairs of bodies that are in contact, by their numbers in ascending order."""
+    return {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
 
 
 def symmetric(

@@ -19,10 +19,11 @@ from simtrain.robots.facing import face_forward
 from simtrain.robots.inspect import Robot, Servo
 from simtrain.robots.kinematics import (
     at,
+    bent_arm,
+    hang_arms,
     hip_height,
     move_foot,
     pitch_joints,
-    ranges,
     symmetric,
 )
 from simtrain.robots.looks import add_looks
@@ -31,13 +32,11 @@ from simtrain.robots.standing import (
     CONTROL_STEP,
     carried,
     equilibrium,
-    hang_arms,
     inertias,
     leave_contacts,
     on_ground,
     stable_step,
     targets,
-    touching_bodies,
 )
 from simtrain.robots.tree import Foot, Limb, inertia_sizes
 
@@ -144,34 +143,10 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     model = compiled(spec)
     home = _posed(model, robot).qpos.copy()
     if not robot.has_keyframe:
-        home = _bent_arm(model, arm, home)
+        home = bent_arm(model, arm, home)
     reach = float(at(model, home).xanchor[:, 2].max())
     robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
     return _finish(spec, robot, home, 0.0, notes)
-
-
-def _bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
-    """The pose, near the middle of the ranges, in which the tool can be moved most easily.
-
-    Poses with the fewest touching pairs of bodies are preferred: a fixed base and the first link
-    often touch in every pose, because MuJoCo excludes only contacts with a parent that moves.
-    """
-    dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
-    places, *bounds = ranges(model, arm.joints)
-    low, high = np.clip(bounds, -3.2, 3.2)
-    data, site = mujoco.MjData(model), model.site("tool").id
-    best, best_home = (-np.inf, 0.0), home
-    random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
-    for _ in range(300):
-        data.qpos[:] = home
-        data.qpos[places] = random.uniform(0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
-        mujoco.mj_fwdPosition(model, data)
-        mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
-        ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
-        quality = -len(touching_bodies(model, data)), ease
-        if data.site_xpos[site, 2] > 0.05 and quality > best:
-            best, best_home = quality, data.qpos.copy()
-    return best_home
 
 
 def _finish(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import mujoco
 import numpy as np
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot
-from simtrain.robots.kinematics import at, ranges
+from simtrain.robots.kinematics import at, touching_bodies
 from simtrain.robots.read import compiled
 
 CONTROL_STEP = 0.02
@@ -19,8 +19,6 @@ _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 """Physics steps to choose from, s; each divides a control step."""
 _SAME_MOTION = 0.1
 """Maximum deviation of joints from their motion with the smallest physics step, rad."""
-_APART = 0.9
-"""How far arms are lowered that are stretched out, as a part of the way to where they hang."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 _IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 
@@ -61,47 +59,6 @@ class Guided:
                 if self._rises:
                     data.qpos[2], data.qvel[2] = height, speed
             yield
-
-
-def hang_arms(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
-    """Let arms that are stretched out sideways hang down, a little apart from the rest, in place.
-
-    A hanging arm has its center of mass as low as the ranges of its joints allow.
-    """
-    mujoco.mj_fwdPosition(model, data)
-    touching = touching_bodies(model, data)
-    for arm in robot.arms:
-        first = model.joint(arm.joints[0]).id
-        x, y, z = data.subtree_com[model.jnt_bodyid[first]] - data.xanchor[first]
-        if abs(y) < max(abs(x), -z):
-            continue
-        places, low, high = ranges(model, arm.joints)
-        start = data.qpos[places].copy()
-        way = _lowest(model, data, arm.joints, np.clip(start, low, high)) - start
-        for part in np.linspace(1.0, 0.0, 21):
-            data.qpos[places] = start + part * way
-            mujoco.mj_fwdPosition(model, data)
-            if touching_bodies(model, data) <= touching:
-                break
-        data.qpos[places] = start + _APART * part * way
-
-
-def _lowest(
-    model: mujoco.MjModel, data: mujoco.MjData, joints: Sequence[str], start: np.ndarray
-) -> np.ndarray:
-    """Positions of an arm's joints with the lowest center of mass, near `start`."""
-    first = model.joint(joints[0]).id
-    body, (places, low, high) = model.jnt_bodyid[first], ranges(model, joints)
-    reach = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[first]))
-
-    def height(q: np.ndarray) -> float:
-        data.qpos[places] = q
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        return float(data.subtree_com[body, 2] / reach + 0.01 * np.sum((q - start) ** 2))
-
-    lowest: np.ndarray = minimize(height, start, bounds=list(zip(low, high, strict=True))).x
-    return lowest
 
 
 def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,11 +133,6 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
         if tuple(sorted(int(geom.bodyid[0]) for geom in geoms)) in bodies:
             spec.delete(explicit)
     return pairs
-
-
-def touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> set[tuple[int, ...]]:
-    """Pairs of bodies that are in contact, by their numbers in ascending order."""
-    return {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
