@@ -292,6 +292,30 @@ def test_arms_that_are_stretched_out_hang_at_home(tmp_path: Path) -> None:
         assert 0.02 < outward * (arm.xipos[1] - arm.xpos[1]) < 0.05
 
 
+def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> None:
+    def made(kp: float, kv: float, gear: float):
+        servos = "".join(
+            f'<position joint="{n}{j}" kp="{kp}" kv="{kv}" forcerange="-{60 / abs(gear)} '
+            f'{60 / abs(gear)}" gear="{gear}"/>'
+            for n in "pqrs"
+            for j in "abc"
+        )
+        text = quadruped(actuators=f"<actuator>{servos}</actuator>")
+        return prepared_of(text, tmp_path)
+
+    plain, geared = made(80.0, 4.0, 1.0), made(20.0, 1.0, -2.0)
+    assert geared.model.actuator_gear[:, 0] == pytest.approx(1.0)
+    assert geared.ctrl == pytest.approx(plain.ctrl, abs=1e-6)
+    assert geared.robot.servos == plain.robot.servos
+    states = []
+    for prepared in (plain, geared):
+        guided = Guided(prepared.model, prepared.home, lift=1.0)
+        for _ in guided.run(0.3, prepared.ctrl + 0.1):
+            pass
+        states.append(guided.data.qpos.copy())
+    assert states[1] == pytest.approx(states[0], abs=1e-6)
+
+
 def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: Path) -> None:
     text = biped().replace('"ju', '"l').replace('"jv', '"r')
     sides = gait(prepared_of(text, tmp_path, "urdf")).mirror

@@ -133,7 +133,7 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
         if model.actuator_forcelimited[i]:
             bounds.append(gear * float(np.abs(model.actuator_forcerange[i]).max()))
         if model.actuator_biastype[i] == int(mujoco.mjtBias.mjBIAS_AFFINE) and bias[1] < 0.0:
-            kind, stiffness = "position", gain * gear
+            kind, stiffness = "position", gain * gear**2
         elif kind == "none":
             kind = "motor"
             if model.actuator_ctrllimited[i] and model.actuator_gaintype[i] == 0:

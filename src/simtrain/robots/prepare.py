@@ -343,10 +343,13 @@ def _add_servos(
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
+        own = [a for a in spec.actuators if a.target == servo.joint]
         if servo.kind == "position":
+            for actuator in own:
+                _remove_gear(actuator)
             servos.append(replace(servo, torque=torque))
             continue
-        for actuator in [a for a in spec.actuators if a.target == servo.joint]:
+        for actuator in own:
             spec.delete(actuator)
         is_loose = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
         if is_loose and servo.kind == "none":
@@ -377,3 +380,12 @@ def _add_servos(
         text = f"{len(added)} joints got servos: the largest torque bends one by at most 1 rad"
         notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
     return replace(robot, servos=tuple(servos))
+
+
+def _remove_gear(actuator: mujoco.MjsActuator) -> None:
+    """Give a servo the gear 1, in place, so that its target is a position of the joint."""
+    gear = float(actuator.gear[0])
+    actuator.gear[0] = 1.0
+    actuator.gainprm[0] *= gear**2
+    actuator.biasprm[:3] *= np.array([gear, gear**2, gear**2])
+    actuator.forcerange *= abs(gear)

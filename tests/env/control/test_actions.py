@@ -69,6 +69,19 @@ def test_a_zero_action_of_a_position_actuator_holds_the_initial_position():
     assert _applied([0.0], "bent", spec.compile(), a=turn)[1] == pytest.approx(0.7)
 
 
+def test_a_servo_behind_a_gear_holds_its_joint_and_is_no_target_of_positions():
+    spec = tiny_model()
+    spec.actuator("turn").gear[0] = -3.0
+    push, turn = JointEffortActionCfg("left_slide"), JointPositionActionCfg("left_hinge")
+    model = spec.compile()
+    assert _applied([0.5], "bent", model, a=push)[1] == pytest.approx(-3.0 * 0.2)
+    assert Actions(tiny_task(actions={"a": push}, keyframe="bent"), model, "cpu").held == {
+        "left_hinge": pytest.approx(0.2)
+    }
+    with pytest.raises(ConfigError, match=r"needs a gear of 1 on .* has -3"):
+        _applied([0.5], "bent", model, a=turn)
+
+
 def test_terms_share_the_action_vector_in_their_order_and_other_servos_hold_still():
     ctrl = _applied(
         [0.1, 0.2, 0.3],

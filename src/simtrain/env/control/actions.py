@@ -65,12 +65,14 @@ class Actions:
         self._sizes = [term.dim for term in self.terms.values()]
         self.dim = sum(self._sizes)
         servos, initial = joint_servos(model), np.array(start.ctrl)
+        gears = model.actuator_gear[list(servos), 0]
         if not start.ctrl.any():
-            initial[list(servos)] = start.qpos[model.jnt_qposadr[list(servos.values())]]
+            initial[list(servos)] = gears * start.qpos[model.jnt_qposadr[list(servos.values())]]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """What actuators hold before the first action: the initial state, ``(nu,)``."""
         rest = [i for i in servos if i not in drives]
-        self.held = {model.joint(servos[i]).name: float(initial[i]) for i in rest}
+        of_joints = dict(zip(servos, initial[list(servos)] / gears, strict=True))
+        self.held = {model.joint(servos[i]).name: float(of_joints[i]) for i in rest}
         """Positions that joints are held at which no action drives, by name."""
         # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
         rest = [] if start.ctrl.any() else rest

@@ -41,7 +41,7 @@ def find_driving(
     """The ids of the actuators that drive joints, tendons or sites of these names, in their order.
 
     ConfigError unless each has exactly one, or one or more if `several`, and their `control_of` is
-    `control`; None allows anything.
+    `control`; None allows anything. Position actuators on joints must have a gear of 1.
     """
     ids = []
     for name in names:
@@ -54,6 +54,10 @@ def find_driving(
             if control not in (None, actual := control_of(model, actuator)):
                 but = f"but {model.actuator(actuator).name!r} is a {actual} actuator"
                 raise ConfigError(f"{needed_by} needs a {control} actuator on {where}, {but}")
+            gear = float(model.actuator_gear[actuator, 0])
+            if kind == "joint" and control == "position" and gear != 1.0:
+                but = f"{model.actuator(actuator).name!r} has {gear:g}: write 1, and kp x gear^2"
+                raise ConfigError(f"{needed_by} needs a gear of 1 on {where}, but {but}")
         ids += own
     return ids
 
@@ -84,7 +88,9 @@ def joint_servos(model: mujoco.MjModel) -> dict[int, int]:
     joints = {
         i: int(model.actuator_trnid[i, 0])
         for i in range(model.nu)
-        if model.actuator_trntype[i] == _JOINT and control_of(model, i) == "position"
+        if model.actuator_trntype[i] == _JOINT
+        and model.actuator_gear[i, 0] != 0.0
+        and control_of(model, i) == "position"
     }
     return {i: joint for i, joint in joints.items() if model.jnt_type[joint] in ONE_DEGREE}
 
