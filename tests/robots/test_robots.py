@@ -28,7 +28,7 @@ from simtrain.robots.check import check
 from simtrain.robots.gait import gait
 from simtrain.robots.inspect import inspect
 from simtrain.robots.read import read
-from simtrain.robots.standing import Guided, targets
+from simtrain.robots.standing import Guided, inertias, targets
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
 
@@ -336,6 +336,31 @@ def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) ->
         angles.append(guided.data.joint("pb").qpos[0])
     last = np.array(angles[len(angles) // 2 :])
     assert 0.7 < np.ptp(last) / 0.06 < 1.3
+
+
+def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
+    tmp_path: Path,
+) -> None:
+    spec = prepared_of(biped(), tmp_path, "urdf").spec
+    for look in [geom for geom in spec.geoms if geom.group == 2]:
+        spec.delete(look)  # ellipsoids of inertias reach below the soles
+
+    def scale(hips: float) -> tuple[float, float, float]:
+        """Of a knee, whose servo remains; the attenuation of a hip; both hips' scale."""
+        for side in "uv":
+            spec.actuator(f"j{side}1").set_to_position(kp=hips, kv=4.0)
+        prepared = prepared_of(spec.to_xml(), tmp_path)
+        figures = gait(prepared)
+        moved = inertias(prepared.model, prepared.home)["ju1"]
+        weaker = moved * (2.0 * np.pi * figures.frequency) ** 2 / hips
+        assert figures.action_scale["ju1"] == figures.action_scale["jv1"]
+        return figures.action_scale["ju3"], weaker, figures.action_scale["ju1"]
+
+    stiff, soft = scale(300.0), scale(40.0)
+    assert stiff[1] < 1.0
+    assert 1.5 < soft[1] < 4.0
+    assert soft[0] == pytest.approx(stiff[0] * soft[1], rel=0.1)
+    assert soft[2] > 2.0 * stiff[2]
 
 
 def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:

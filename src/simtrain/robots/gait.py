@@ -10,12 +10,15 @@ import numpy as np
 
 from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
-from simtrain.robots.prepare import STEP_FREQUENCY, Prepared
+from simtrain.robots.prepare import Prepared, step_rate
+from simtrain.robots.standing import inertias
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""
 _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
 """Speeds forward and sideways, as multiples of sqrt(g h)."""
+_LARGEST = 0.8
+"""Largest action scale, rad."""
 _TURNS = {2: 0.18, 4: 0.17}
 """Turning rates, as multiples of sqrt(g / h)."""
 
@@ -52,7 +55,7 @@ def gait(prepared: Prepared) -> Gait:
         lin_vel_x=(round(back * speed, 1), round(ahead * speed, 1)),
         lin_vel_y=(round(right * speed, 1), round(left * speed, 1)),
         ang_vel_z=(-turn, turn),
-        frequency=round(STEP_FREQUENCY[legs] * rate, 1),
+        frequency=round(step_rate(robot, height), 1),
         swing_height=swing,
         sole=round(float(np.mean([foot.radius for foot in robot.feet])), 4),
         mirror=mirror_patterns(robot),
@@ -97,17 +100,22 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them.
+    more: a fraction of the angle by which the robot's weight bends them. If a hip swings more
+    slowly than the robot steps, all need as much more as its servo weakens its motion.
     """
     torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
-    robot = prepared.robot
-    weight = load * 9.81 * robot.mass * prepared.hip_height
-    scales: dict[str, float] = {}
+    robot, height = prepared.robot, prepared.hip_height
+    weight = load * 9.81 * robot.mass * height
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
+    moved, rate = inertias(prepared.model, prepared.home), 2.0 * math.pi * step_rate(robot, height)
+    in_legs = {name for leg in robot.legs for name in leg.joints} & driven.keys()
+    slow = max((moved[n] * rate**2 / driven[n].stiffness for n in in_legs), default=0.0)
+    scales: dict[str, float] = {}
     for name in robot.leg_joints:
         if servo := driven.get(name):
             bent = max(torque * servo.torque, weight) / servo.stiffness
-            scales[name] = round(min(max(bent, low), high), 2)
+            scale = min(max(bent, low), high) * max(slow, 1.0)
+            scales[name] = round(min(scale, _LARGEST), 2)
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
 
 

@@ -57,7 +57,7 @@ _GRAVITY_MARGIN = 3.0
 two in a row need twice as much."""
 _ELASTIC = 0.03
 """Minimum damping of a servo divided by its stiffness, s."""
-STEP_FREQUENCY = {2: 0.445, 4: 0.535}
+_STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
@@ -120,10 +120,16 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
     height = hip_height(model, robot, home)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
-    legs = 2 if len(robot.legs) == 2 else 4
-    rate = 2.0 * np.pi * _SWING[legs] * STEP_FREQUENCY[legs] * np.sqrt(9.81 / height)
+    swing = _SWING[2 if len(robot.legs) == 2 else 4]
+    rate = 2.0 * np.pi * swing * step_rate(robot, height)
     robot = _add_servos(spec, robot, bound, notes, home, rate)
     return _finish(spec, robot, home, height, notes)
+
+
+def step_rate(robot: Robot, hip_height: float) -> float:
+    """Steps of each foot a second."""
+    part = _STEP_FREQUENCY[2 if len(robot.legs) == 2 else 4]
+    return float(part * np.sqrt(9.81 / hip_height))
 
 
 def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepared:
