@@ -1,4 +1,4 @@
-"""Files and memory: what is damaged or too large is refused, and a file is written whole or not.
+"""Files, folders of tasks, and memory: what is damaged or too large is refused.
 
 A path that cannot be used, and a file that is too large or damaged, end in a ConfigError.
 """
@@ -204,11 +204,6 @@ def gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"
 
 
-def _short(path: Path | str) -> str:
-    text = str(path)
-    return text if len(text) <= 300 else f"{text[:100]}... ({len(text)} characters)"
-
-
 def task_folders() -> Iterator[tuple[Path, bool]]:
     """The folders of tasks, in their order, and whether each is trusted whomever it belongs to."""
     for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
@@ -234,3 +229,8 @@ def find_beside_tasks(path: str) -> Path:
         if (folder / path).exists():
             return folder / path
     raise ConfigError(f"there is no file {path}, here or in a folder of tasks")
+
+
+def _short(path: Path | str) -> str:
+    text = str(path)
+    return text if len(text) <= 300 else f"{text[:100]}... ({len(text)} characters)"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import runpy
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from random_policy import random_policy
-from tiny_task import at_step, steps_lived, tiny_task
+from tiny_task import at_step, steps_lived, tiny_model, tiny_task
 from torch import Tensor
 
+import simtrain.deployment
 from simtrain import ActorCfg, CnnCfg, ObservationTermCfg, TaskCfg, TerminationTermCfg, mdp
 from simtrain.algorithms.cfg import PpoCfg
 from simtrain.deployment.export import export_policy
@@ -108,3 +112,18 @@ def test_files_act_as_the_policy_for_200_steps_with_resets(model, tmp_path) -> N
         parts = [(part["group"], part["start"], part["shape"]) for part in told["observations"]]
         vectors = [("actor", 0, None), ("actor", 1, None)]
         assert parts == [*vectors, ("picture", 0, [4, 5, 6]), ("other", 0, [2, 4, 6])]
+
+
+def test_a_joint_that_is_held_behind_a_gear_stays_where_it_is(monkeypatch):
+    spec = tiny_model()
+    spec.actuator("turn").gear[0] = -3.0
+    model, folder = spec.compile(), Path(simtrain.deployment.__path__[0])
+    monkeypatch.syspath_prepend(str(folder))
+    program = runpy.run_path(str(folder / "mujoco_robot.py"))
+    held = {"left_hinge": 0.2}
+    about = {"commands": [], "held_joint_pos": held, "base": None, "keyframe": "bent"}
+    about["actuators"] = [0]
+    policy = SimpleNamespace(about=about, period=model.opt.timestep, joints=["left_slide"])
+    robot = program["MujocoRobot"](policy, model)
+    robot.write_command(np.array([0.5]))
+    assert robot.data.ctrl == pytest.approx([0.5, -0.6, 0.0, 0.0])

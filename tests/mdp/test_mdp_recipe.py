@@ -42,6 +42,7 @@ def test_a_robot_four_times_as_high_is_judged_at_twice_the_velocity_and_half_the
     assert pushes[1] / pushes[0] == pytest.approx(2.0, rel=0.05)
     discounts = [1.0 - cfg.ppo.gamma for cfg in (low, high)]
     assert discounts[1] / discounts[0] == pytest.approx(0.5, rel=0.05)
+    assert discounts[1] == pytest.approx(0.016, abs=5e-4)
 
 
 def test_a_robot_on_two_legs_ends_when_it_sinks_and_is_pushed_later():

@@ -278,25 +278,51 @@ def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     assert all(finding.is_good for finding in others)
 
 
-def test_arms_that_are_stretched_out_hang_at_home(tmp_path: Path) -> None:
+def with_arms(roll: float, hips: str = "") -> str:
+    """The biped with arms of shoulders that roll, turned outward by `roll`, and a shape of hips."""
     text = biped()
-    for place, turn in ((0.1, "1.5708 0 0"), (-0.1, "-1.5708 0 0")):
+    end = text.index("</link>", text.index('<link name="hips">'))
+    text = text[:end] + hips + text[end:]
+    stick = '<collision><origin xyz="0 0 -0.2"/><geometry><cylinder radius="0.03" length="0.4"/>'
+    mesh = '<collision><geometry><mesh filename="package://x/arm.stl"/></geometry></collision>'
+    text = without(text, mesh, f"{stick}</geometry></collision>")
+    for place, turn in ((0.1, roll), (-0.1, -roll)):
         old = f'<origin xyz="0 {1.6 * place} 0.25"/><axis xyz="0 1 0"/>'
-        new = f'<origin xyz="0 {1.6 * place} 0.25" rpy="{turn}"/><axis xyz="1 0 0"/>'
+        new = f'<origin xyz="0 {1.6 * place} 0.25" rpy="{turn} 0 0"/><axis xyz="1 0 0"/>'
         text = without(text, old, new)
-    prepared = prepared_of(text, tmp_path, "urdf")
+    return text
+
+
+BOX = '<collision><geometry><box size="0.2 0.5 0.1"/></geometry></collision>'
+
+
+@pytest.mark.parametrize(
+    ("roll", "hips", "lowest", "highest"),
+    [
+        (1.57, "", -0.2, -0.19),
+        (1.57, BOX, -0.18, -0.1),  # so wide that hanging arms would touch it
+        (2.6, "", 0.15, 0.2),  # they point up
+    ],
+)
+def test_arms_that_are_stretched_out_hang_at_home_clear_of_the_rest(
+    roll: float, hips: str, lowest: float, highest: float, tmp_path: Path
+) -> None:
+    prepared = prepared_of(with_arms(roll, hips), tmp_path, "urdf")
     data = at_home(prepared.model)
+    assert not prepared.touching
     for side, outward in (("u", 1.0), ("v", -1.0)):
         arm = data.body(f"{side}6")
-        assert arm.xipos[2] - arm.xpos[2] < -0.19  # 0.2 m long
-        assert 0.02 < outward * (arm.xipos[1] - arm.xpos[1]) < 0.05
+        assert lowest < arm.xipos[2] - arm.xpos[2] < highest
+        assert outward * (arm.xipos[1] - arm.xpos[1]) > 0.02
 
 
 def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> None:
     def made(kp: float, kv: float, gear: float):
+        low, high = sorted((-50.0 / gear, 60.0 / gear))
+        least, most = sorted((-3.0 * gear, 2.0 * gear))
         servos = "".join(
-            f'<position joint="{n}{j}" kp="{kp}" kv="{kv}" forcerange="-{60 / abs(gear)} '
-            f'{60 / abs(gear)}" gear="{gear}"/>'
+            f'<position joint="{n}{j}" kp="{kp}" kv="{kv}" forcerange="{low} {high}" gear="{gear}" '
+            f'ctrlrange="{least} {most}" armature="{0.02 / gear**2}"/>'
             for n in "pqrs"
             for j in "abc"
         )
@@ -306,6 +332,8 @@ def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> N
     plain, geared = made(80.0, 4.0, 1.0), made(20.0, 1.0, -2.0)
     assert geared.model.actuator_gear[:, 0] == pytest.approx(1.0)
     assert geared.ctrl == pytest.approx(plain.ctrl, abs=1e-6)
+    assert geared.model.actuator_ctrlrange == pytest.approx(plain.model.actuator_ctrlrange)
+    assert geared.model.actuator_forcerange == pytest.approx(plain.model.actuator_forcerange)
     assert geared.robot.servos == plain.robot.servos
     states = []
     for prepared in (plain, geared):

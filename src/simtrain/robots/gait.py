@@ -12,6 +12,7 @@ from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
 from simtrain.robots.prepare import Prepared, step_rate
 from simtrain.robots.standing import inertias
+from simtrain.robots.tree import Limb
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""
@@ -100,16 +101,16 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them. If a hip swings more
-    slowly than the robot steps, all need as much more as its servo weakens its motion.
+    more: a fraction of the angle by which the robot's weight bends them. If the natural frequency
+    of a hip is below the step frequency, all are larger by the square of the ratio.
     """
     torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
     robot, height = prepared.robot, prepared.hip_height
     weight = load * 9.81 * robot.mass * height
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
     moved, rate = inertias(prepared.model, prepared.home), 2.0 * math.pi * step_rate(robot, height)
-    in_legs = {name for leg in robot.legs for name in leg.joints} & driven.keys()
-    slow = max((moved[n] * rate**2 / driven[n].stiffness for n in in_legs), default=0.0)
+    hips = {name for leg in robot.legs for name in _hips(prepared, leg)} & driven.keys()
+    slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips), default=0.0)
     scales: dict[str, float] = {}
     for name in robot.leg_joints:
         if servo := driven.get(name):
@@ -117,6 +118,12 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
             scale = min(max(bent, low), high) * max(slow, 1.0)
             scales[name] = round(min(scale, _LARGEST), 2)
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
+
+
+def _hips(prepared: Prepared, leg: Limb) -> tuple[str, ...]:
+    """The joints of a leg down to the first that turns about the lateral axis."""
+    pitch = pitch_joints(prepared.model, at(prepared.model, prepared.home), leg)
+    return leg.joints[: leg.joints.index(pitch[0]) + 1] if pitch else leg.joints[:1]
 
 
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:

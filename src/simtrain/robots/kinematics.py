@@ -14,7 +14,7 @@ from simtrain.robots.tree import Foot, Limb
 _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
 _APART = 0.9
-"""How far arms are lowered that are stretched out, as a part of the way to where they hang."""
+"""Fraction of the way to where they hang by which stretched-out arms are lowered."""
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
@@ -81,27 +81,35 @@ def move_foot(
     return float(solution.cost)
 
 
-def hang_arms(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
-    """Let arms that are stretched out sideways hang down, a little apart from the rest, in place.
+def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:
+    """`home`, `(nq,)`, with arms that are stretched out sideways lowered, clear of all else.
 
-    A hanging arm has its center of mass as low as the ranges of its joints allow.
+    An arm hangs where its center of mass is as low as the ranges of its joints allow.
     """
-    mujoco.mj_fwdPosition(model, data)
+    data = at(model, home)
     touching = touching_bodies(model, data)
+
+    def is_clear(places: np.ndarray, positions: np.ndarray) -> bool:
+        data.qpos[places] = positions
+        mujoco.mj_fwdPosition(model, data)
+        return touching_bodies(model, data) <= touching
+
     for arm in robot.arms:
+        mujoco.mj_fwdPosition(model, data)
         first = model.joint(arm.joints[0]).id
         x, y, z = data.subtree_com[model.jnt_bodyid[first]] - data.xanchor[first]
-        if abs(y) < max(abs(x), -z):
+        if abs(y) <= max(abs(x), abs(z)):
             continue
         places, low, high = ranges(model, arm.joints)
         start = data.qpos[places].copy()
         way = _lowest(model, data, arm.joints, np.clip(start, low, high)) - start
         for part in np.linspace(1.0, 0.0, 21):
-            data.qpos[places] = start + part * way
-            mujoco.mj_fwdPosition(model, data)
-            if touching_bodies(model, data) <= touching:
+            lowered = start + _APART * part * way
+            if is_clear(places, start + part * way) and is_clear(places, lowered):
                 break
-        data.qpos[places] = start + _APART * part * way
+        data.qpos[places] = lowered
+    lowered_home: np.ndarray = data.qpos.copy()
+    return lowered_home
 
 
 def _lowest(

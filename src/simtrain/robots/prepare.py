@@ -1,7 +1,7 @@
 """Preparing a model for training: free base, servos, feet with sensors, and a home pose.
 
-Masses and joints do not change. Existing servos stay as they are; other joints get a servo that is
-computed from the largest torque of their motor.
+Masses and joints do not change. Existing servos keep their gains at the joint; other joints get a
+servo that is computed from the largest torque of their motor.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from simtrain.robots.standing import (
     inertias,
     leave_contacts,
     on_ground,
+    remove_gear,
     stable_step,
     targets,
 )
@@ -61,6 +62,7 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
+_IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _DAMPING_RATIO = 0.7
 """Minimum damping ratio of a servo and what it moves."""
 
@@ -117,7 +119,10 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     _add_imu(spec, robot)
     add_looks(spec, robot)
     model = compiled(spec)
-    home = symmetric(model, robot, _home(model, robot), model.jnt_qposadr)
+    home = _home(model, robot)
+    if not (robot.has_keyframe or model.neq):
+        home = hang_arms(on_ground(spec), robot, home)
+    home = symmetric(model, robot, home, model.jnt_qposadr)
     height = hip_height(model, robot, home)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
     swing = _SWING[2 if len(robot.legs) == 2 else 4]
@@ -269,8 +274,6 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, with flat soles below its hips."""
     data = _posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
-    if not robot.has_keyframe:
-        hang_arms(model, robot, data)
     mujoco.mj_kinematics(model, data)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
@@ -349,10 +352,12 @@ def _add_servos(
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
-        own = [a for a in spec.actuators if a.target == servo.joint]
+        on_joints = (a for a in spec.actuators if int(a.trntype) <= _IN_PARENT)
+        own = [a for a in on_joints if a.target == servo.joint]
         if servo.kind == "position":
             for actuator in own:
-                _remove_gear(actuator)
+                if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
+                    remove_gear(actuator)
             servos.append(replace(servo, torque=torque))
             continue
         for actuator in own:
@@ -386,12 +391,3 @@ def _add_servos(
         text = f"{len(added)} joints got servos: the largest torque bends one by at most 1 rad"
         notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
     return replace(robot, servos=tuple(servos))
-
-
-def _remove_gear(actuator: mujoco.MjsActuator) -> None:
-    """Give a servo the gear 1, in place, so that its target is a position of the joint."""
-    gear = float(actuator.gear[0])
-    actuator.gear[0] = 1.0
-    actuator.gainprm[0] *= gear**2
-    actuator.biasprm[:3] *= np.array([gear, gear**2, gear**2])
-    actuator.forcerange *= abs(gear)

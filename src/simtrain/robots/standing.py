@@ -98,6 +98,20 @@ def targets(
     return ctrl
 
 
+def remove_gear(actuator: mujoco.MjsActuator) -> None:
+    """Give a servo the gear 1, in place, so that its target is a position of the joint."""
+    gear = float(actuator.gear[0])
+    actuator.gear[0] = 1.0
+    actuator.gainprm[0] *= gear**2
+    is_ratio = actuator.biasprm[2] > 0.0  # of damping, without a unit
+    actuator.biasprm[:3] *= np.array([gear, gear**2, 1.0 if is_ratio else gear**2])
+    actuator.armature *= gear**2
+    actuator.damping *= gear**2
+    actuator.forcerange = np.sort(actuator.forcerange * gear)
+    actuator.ctrlrange = np.sort(actuator.ctrlrange / gear)
+    actuator.actrange = np.sort(actuator.actrange / gear)
+
+
 def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
     """The stiffness with which joints of trunk and arms just carry their load, N m/rad."""
     data = at(model, model.qpos0)

@@ -78,7 +78,7 @@ def test_a_servo_behind_a_gear_holds_its_joint_and_is_no_target_of_positions():
     assert Actions(tiny_task(actions={"a": push}, keyframe="bent"), model, "cpu").held == {
         "left_hinge": pytest.approx(0.2)
     }
-    with pytest.raises(ConfigError, match=r"needs a gear of 1 on .* has -3"):
+    with pytest.raises(ConfigError, match=r"needs a gear of 1, and .turn. has -3"):
         _applied([0.5], "bent", model, a=turn)
 
 

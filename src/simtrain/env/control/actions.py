@@ -13,7 +13,13 @@ from simtrain.env.control import cfg as configs
 from simtrain.env.control.actuators import simulated_actuators
 from simtrain.env.control.cfg import ActionTerm, InitialState
 from simtrain.env.control.delay import DelayLine
-from simtrain.env.control.transmission import Kind, find_driving, joint_servos, target_limits
+from simtrain.env.control.transmission import (
+    Kind,
+    check_gears,
+    find_driving,
+    joint_servos,
+    target_limits,
+)
 from simtrain.env.names import (
     ONE_DEGREE,
     Joints,
@@ -198,6 +204,8 @@ class TargetAction(ActionTerm):
         names, _ = match_names(model, kind, getattr(cfg, f"{kind}s"))
         needs = type(cfg).__name__, _CONTROLS.get(type(cfg))
         actuators = find_driving(model, kind, names, *needs, several=kind == "site")
+        if kind == "joint" and needs[1] == "position":
+            check_gears(model, actuators, needs[0])
         if kind == "site":
             actuators.sort()
             names = tuple(model.actuator(i).name for i in actuators)
@@ -281,6 +289,7 @@ class DifferentialIK(ActionTerm):
         self._joints = find_joints(model, cfg.joints, device)
         names = self._joints.names
         actuators = find_driving(model, "joint", names, type(cfg).__name__, "position")
+        check_gears(model, actuators, type(cfg).__name__)
         self.dim, self.actuators = 6 if cfg.orientation else 3, tuple(actuators)
         self._site = find_id(model, "site", cfg.site)
         self._frame = None if cfg.frame is None else find_id(model, "body", cfg.frame)

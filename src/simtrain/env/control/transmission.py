@@ -41,7 +41,7 @@ def find_driving(
     """The ids of the actuators that drive joints, tendons or sites of these names, in their order.
 
     ConfigError unless each has exactly one, or one or more if `several`, and their `control_of` is
-    `control`; None allows anything. Position actuators on joints must have a gear of 1.
+    `control`; None allows anything.
     """
     ids = []
     for name in names:
@@ -54,12 +54,17 @@ def find_driving(
             if control not in (None, actual := control_of(model, actuator)):
                 but = f"but {model.actuator(actuator).name!r} is a {actual} actuator"
                 raise ConfigError(f"{needed_by} needs a {control} actuator on {where}, {but}")
-            gear = float(model.actuator_gear[actuator, 0])
-            if kind == "joint" and control == "position" and gear != 1.0:
-                but = f"{model.actuator(actuator).name!r} has {gear:g}: write 1, and kp x gear^2"
-                raise ConfigError(f"{needed_by} needs a gear of 1 on {where}, but {but}")
         ids += own
     return ids
+
+
+def check_gears(model: mujoco.MjModel, actuators: Sequence[int], needed_by: str) -> None:
+    """Raise ConfigError if positions of joints are not targets of their servos."""
+    for actuator in actuators:
+        if (gear := float(model.actuator_gear[actuator, 0])) != 1.0:
+            text = f"{needed_by} needs a gear of 1, and {model.actuator(actuator).name!r} has"
+            fix = "multiply its gains by gear^2 and its forces by gear, divide its controls by gear"
+            raise ConfigError(f"{text} {gear:g}; write 1, and {fix}")
 
 
 def target_limits(model: mujoco.MjModel, actuators: Sequence[int]) -> np.ndarray:
@@ -84,7 +89,7 @@ def control_of(model: mujoco.MjModel, actuator: int) -> str:
 
 
 def joint_servos(model: mujoco.MjModel) -> dict[int, int]:
-    """The position actuators of slides and hinges, each with its joint's id."""
+    """The position actuators of slides and hinges that have a gear, each with its joint's id."""
     joints = {
         i: int(model.actuator_trnid[i, 0])
         for i in range(model.nu)
