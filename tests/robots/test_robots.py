@@ -316,6 +316,16 @@ def test_arms_that_are_stretched_out_hang_at_home_clear_of_the_rest(
         assert outward * (arm.xipos[1] - arm.xpos[1]) > 0.02
 
 
+def test_arms_of_a_loop_stay_where_they_are(tmp_path: Path) -> None:
+    text = with_arms(1.57)
+    end = text.index("</joint>", text.index('<joint name="jv6"'))
+    text = f'{text[:end]}<mimic joint="ju6" multiplier="1"/>{text[end:]}'
+    prepared = prepared_of(text, tmp_path, "urdf")
+    assert prepared.model.neq == 1
+    arm = at_home(prepared.model).body("u6")
+    assert abs(arm.xipos[2] - arm.xpos[2]) < 0.01
+
+
 def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> None:
     def made(kp: float, kv: float, gear: float):
         low, high = sorted((-50.0 / gear, 60.0 / gear))

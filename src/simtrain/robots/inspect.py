@@ -15,7 +15,7 @@ import numpy as np
 from simtrain.robots.read import compiled
 from simtrain.robots.tree import Foot, Limb, Tree
 
-_IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
+IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _ALIKE = 0.08
 """Maximum distance of a limb from the mirror image of another, as a fraction of base height."""
 
@@ -126,7 +126,7 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
     kind: Literal["position", "motor", "none"] = "none"
     stiffness = 0.0
     for i in range(model.nu):
-        if model.actuator_trntype[i] > _IN_PARENT or model.actuator_trnid[i, 0] != number:
+        if model.actuator_trntype[i] > IN_PARENT or model.actuator_trnid[i, 0] != number:
             continue
         gear = abs(float(model.actuator_gear[i, 0]))
         gain, bias = float(model.actuator_gainprm[i, 0]), model.actuator_biasprm[i]

@@ -16,7 +16,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.facing import face_forward
-from simtrain.robots.inspect import Robot, Servo
+from simtrain.robots.inspect import IN_PARENT, Robot, Servo
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
@@ -62,7 +62,6 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
-_IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _DAMPING_RATIO = 0.7
 """Minimum damping ratio of a servo and what it moves."""
 
@@ -352,7 +351,7 @@ def _add_servos(
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
-        on_joints = (a for a in spec.actuators if int(a.trntype) <= _IN_PARENT)
+        on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
         own = [a for a in on_joints if a.target == servo.joint]
         if servo.kind == "position":
             for actuator in own:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import Robot
+from simtrain.robots.inspect import IN_PARENT, Robot
 from simtrain.robots.kinematics import at, touching_bodies
 from simtrain.robots.read import compiled
 
@@ -20,7 +20,6 @@ _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 _SAME_MOTION = 0.1
 """Maximum deviation of joints from their motion with the smallest physics step, rad."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
-_IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 
 
 def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
@@ -91,7 +90,7 @@ def targets(
     """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`."""
     ctrl: np.ndarray = at(model, qpos).actuator_length.copy()
     if torques is not None:
-        on_joint = model.actuator_trntype <= _IN_PARENT
+        on_joint = model.actuator_trntype <= IN_PARENT
         dofs = model.jnt_dofadr[model.actuator_trnid[on_joint, 0]]
         stiffness = model.actuator_gainprm[on_joint, 0] * model.actuator_gear[on_joint, 0]
         ctrl[on_joint] += torques[dofs] / stiffness
