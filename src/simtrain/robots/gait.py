@@ -10,7 +10,7 @@ import numpy as np
 
 from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
-from simtrain.robots.prepare import Prepared, step_rate
+from simtrain.robots.prepare import Prepared, step_rate, swing_rate
 from simtrain.robots.standing import inertias
 from simtrain.robots.tree import Limb
 
@@ -101,15 +101,18 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them. If the natural frequency
-    of a hip is below the step frequency, all are larger by the square of the ratio.
+    more: a fraction of the angle by which the robot's weight bends them. If a hip on the model's
+    own servo swings too slowly to follow the steps, all are larger by the square of the ratio: two
+    legs balance by where they step, and need the natural frequency of added servos.
     """
     torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
     robot, height = prepared.robot, prepared.hip_height
     weight = load * 9.81 * robot.mass * height
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
-    moved, rate = inertias(prepared.model, prepared.home), 2.0 * math.pi * step_rate(robot, height)
-    hips = {name for leg in robot.legs for name in _hips(prepared, leg)} & driven.keys()
+    own = {name for name, servo in driven.items() if servo.kind == "position"}
+    moved = inertias(prepared.model, prepared.home)
+    rate = swing_rate(robot, height) if legs == 2 else 2.0 * math.pi * step_rate(robot, height)
+    hips = {name for leg in robot.legs for name in _hips(prepared, leg)} & own
     slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips), default=0.0)
     scales: dict[str, float] = {}
     for name in robot.leg_joints:

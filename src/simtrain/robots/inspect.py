@@ -26,6 +26,7 @@ class Servo:
 
     joint: str
     kind: Literal["position", "motor", "none"]
+    """What the given model has."""
     stiffness: float
     """N m/rad; 0 without position control."""
     torque: float

@@ -16,7 +16,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.facing import face_forward
-from simtrain.robots.inspect import IN_PARENT, Robot, Servo
+from simtrain.robots.inspect import IN_PARENT, Robot
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
@@ -124,9 +124,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     home = symmetric(model, robot, home, model.jnt_qposadr)
     height = hip_height(model, robot, home)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
-    swing = _SWING[2 if len(robot.legs) == 2 else 4]
-    rate = 2.0 * np.pi * swing * step_rate(robot, height)
-    robot = _add_servos(spec, robot, bound, notes, home, rate)
+    robot = _add_servos(spec, robot, bound, notes, home, swing_rate(robot, height))
     return _finish(spec, robot, home, height, notes)
 
 
@@ -134,6 +132,12 @@ def step_rate(robot: Robot, hip_height: float) -> float:
     """Steps of each foot a second."""
     part = _STEP_FREQUENCY[2 if len(robot.legs) == 2 else 4]
     return float(part * np.sqrt(9.81 / hip_height))
+
+
+def swing_rate(robot: Robot, hip_height: float) -> float:
+    """The natural frequency with which a leg on its servo follows the steps, rad/s."""
+    part = _SWING[2 if len(robot.legs) == 2 else 4]
+    return 2.0 * np.pi * part * step_rate(robot, hip_height)
 
 
 def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepared:
@@ -382,7 +386,7 @@ def _add_servos(
         actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
         actuator.set_to_position(kp=stiffness, kv=damping)
         actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
-        servos.append(Servo(servo.joint, "position", stiffness, torque))
+        servos.append(replace(servo, stiffness=stiffness, torque=torque))
         added.append(servo.joint)
     for actuator in spec.actuators:
         actuator.ctrllimited, actuator.inheritrange = 0, 0.0
