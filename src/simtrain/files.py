@@ -22,7 +22,7 @@ T = TypeVar("T")
 _TEMPORARY = ".tmp"
 _CONTAINER = Path("/sys/fs/cgroup")
 _LARGEST_MODEL = 20 * 10**6  # bytes
-_MOST_MEMORY, _MOST_SECONDS = 2**30, 40  # of reading a model, by the processor
+_MOST_MEMORY, _MOST_SECONDS = 2**32, 40  # of reading a model, by the processor
 
 
 def check_path(path: Path | str, what: str) -> None:

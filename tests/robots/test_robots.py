@@ -470,7 +470,7 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
             quadruped(
                 extra='<asset><hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/></asset>'
             ),
-            "1 GiB are not enough",
+            "4 GiB are not enough",
         ),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="0"')), "motor of pc has no torque"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import mujoco
 import numpy as np
@@ -15,6 +16,8 @@ _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
 _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
+_NEWTON_STEPS = 20
+"""Steps that close loops, at most."""
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
@@ -79,6 +82,37 @@ def move_foot(
     solution = least_squares(residuals, begin, bounds=(low, np.maximum(high, low + 3e-3)))
     residuals(solution.x)
     return float(solution.cost)
+
+
+def close_loops(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:
+    """`home`, `(nq,)`, with joints beside the legs moved so that equality constraints hold.
+
+    Newton steps of minimum norm from `home`. Legs and the base stay.
+    """
+    model = copy(model)
+    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    data, fixed = at(model, home), {model.joint(name).id for name in robot.leg_joints}
+    dofs = [
+        dof
+        for dof, joint in enumerate(model.dof_jntid)
+        if joint not in fixed and model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE)
+    ]
+    limited = np.flatnonzero(
+        model.jnt_limited & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+    )
+    places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
+    for _ in range(_NEWTON_STEPS):
+        rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+        if not (rows.any() and dofs):
+            break
+        slopes = data.efc_J.reshape(data.nefc, model.nv)[rows][:, dofs]
+        step = np.zeros(model.nv)
+        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-6) @ data.efc_pos[rows]
+        mujoco.mj_integratePos(model, data.qpos, step, 1.0)
+        data.qpos[places] = np.clip(data.qpos[places], low, high)
+        mujoco.mj_fwdPosition(model, data)
+    closed: np.ndarray = data.qpos.copy()
+    return closed
 
 
 def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from simtrain.robots.inspect import IN_PARENT, Robot
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
+    close_loops,
     hang_arms,
     hip_height,
     move_foot,
@@ -118,7 +119,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     _add_imu(spec, robot)
     add_looks(spec, robot)
     model = compiled(spec)
-    home = _home(model, robot)
+    home = close_loops(model, robot, _home(model, robot))
     if not (robot.has_keyframe or model.neq):
         home = hang_arms(on_ground(spec), robot, home)
     home = symmetric(model, robot, home, model.jnt_qposadr)
@@ -158,6 +159,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     home = _posed(model, robot).qpos.copy()
     if not robot.has_keyframe:
         home = bent_arm(model, arm, home)
+    home = close_loops(model, robot, home)
     reach = float(at(model, home).xanchor[:, 2].max())
     robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
     return _finish(spec, robot, home, 0.0, notes)
@@ -167,8 +169,12 @@ def _finish(
     spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, hip_height: float, notes: list[str]
 ) -> Prepared:
     """Choose the physics step and add the keyframe ``home``, in place; the prepared robot."""
-    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    spec.option.iterations, spec.option.ls_iterations = 10, 20
+    option = spec.option
+    option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    option.solver, option.cone = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtCone.mjCONE_PYRAMIDAL
+    # The solver does not converge in so few iterations with a larger ratio.
+    option.impratio, option.iterations, option.ls_iterations = 1.0, 10, 20
+    option.noslip_iterations = 0
     touching = leave_contacts(spec, home)
     model = on_ground(spec)
     timestep = stable_step(model, home)
@@ -351,6 +357,8 @@ def _add_servos(
     """
     model = compiled(spec)
     needed, moved = carried(model, robot), inertias(model, home)
+    couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
+    mimics = {coupling.name1 for coupling in couplings if coupling.name2}
     servos, added = [], []
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
@@ -365,8 +373,8 @@ def _add_servos(
             continue
         for actuator in own:
             spec.delete(actuator)
-        is_loose = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
-        if is_loose and servo.kind == "none":
+        in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
+        if (in_loop or servo.joint in mimics) and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
             continue
         if not torque > 0.0:
