@@ -394,11 +394,96 @@ def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
         assert figures.action_scale["ju1"] == figures.action_scale["jv1"]
         return figures.action_scale["ju3"], slow, figures.action_scale["ju1"]
 
-    stiff, soft = scale(900.0), scale(80.0)
+    stiff, soft, weak = scale(900.0), scale(80.0), scale(8.0)
     assert stiff[1] < 1.0
     assert 1.5 < soft[1] < 4.0
     assert soft[0] == pytest.approx(stiff[0] * soft[1], rel=0.1)
     assert soft[2] > 2.0 * stiff[2]
+    assert weak[1] > 4.0
+    assert weak[2] == stiff[2]  # it was replaced
+
+
+def test_actions_do_not_tip_stiff_feet(tmp_path: Path) -> None:
+    spec = prepared_of(biped(), tmp_path, "urdf").spec
+    for look in [geom for geom in spec.geoms if geom.group == 2]:
+        spec.delete(look)
+    for joint in ("ju1", "jv1", "ju4", "jv4"):
+        spec.actuator(joint).set_to_position(kp=1000.0, kv=10.0)
+    prepared = prepared_of(spec.to_xml(), tmp_path)
+    scales, (foot, _) = gait(prepared).action_scale, prepared.robot.feet
+    assert scales["ju1"] >= 0.1
+    assert 0.0 < 1000.0 * scales["ju4"] < 0.5 * foot.length * prepared.robot.mass * 9.81
+
+
+def test_weak_servos_of_legs_are_replaced_and_rotors_have_inertia(tmp_path: Path) -> None:
+    def made(kp: float):
+        servos = MOTORS.replace("<motor", f'<position kp="{kp}" kv="1" forcerange="-20 20"')
+        return prepared_of(
+            quadruped(actuators=re.sub('ctrlrange="[^"]*" gear="[^"]*"', "", servos)), tmp_path
+        )
+
+    strong, weak = made(60.0), made(4.0)
+    kinds = {servo.kind for servo in strong.robot.servos}
+    assert kinds == {"position"}
+    assert strong.model.actuator("mpb").gainprm[0] == 60.0
+    rotor = strong.model.dof_armature[strong.model.joint("pb").dofadr[0]]
+    assert 0.0 < rotor < 0.05
+    assert check(weak)[0].is_good
+    follows = next(servo for servo in weak.robot.servos if servo.joint == "pb")
+    assert follows.kind == "motor"
+    assert follows.stiffness > 4.0 * 4.0
+    assert follows.torque == 20.0
+
+
+def test_a_joint_that_a_linkage_holds_gets_no_servo(tmp_path: Path) -> None:
+    strut = """<body name="{n}s" pos="0.1 0 0"><joint name="{n}s" type="ball"/>
+    <geom type="capsule" size="0.005" fromto="0 0 0 0.02 0 -0.2" mass="0.05" contype="0"
+    conaffinity="0"/></body>"""
+    text, ends = quadruped(actuators=re.sub('<motor name="m.c"[^>]*>', "", MOTORS)), ""
+    for n in "pqrs":
+        shank = f'<body name="{n}2"'
+        text = text.replace(shank, f'{strut.format(n=n)}{shank} euler="0 -0.9 0"')
+        ends += f'<connect body1="{n}s" body2="{n}2" anchor="0.02 0 -0.2" solref="0.005 1"/>'
+    text = text.replace("</mujoco>", f"<equality>{ends}</equality></mujoco>")
+    text = text.replace('range="-2.6 -0.3"', 'range="-1.7 0.6"')
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.legs[0].joints == ("pa", "pb")
+    assert {servo.joint for servo in prepared.robot.servos if servo.torque} == {
+        f"{n}{j}" for n in "pqrs" for j in "ab"
+    }
+    rows = {finding.what: finding for finding in check(prepared)}
+    assert rows["stands"].is_good, rows["stands"].text
+    assert rows["loops"].is_good, rows["loops"].text
+
+
+def test_fingers_that_a_keyframe_leaves_apart_are_closed(tmp_path: Path) -> None:
+    finger = """<body name="{n}" pos="0.2 {y} 0.1"><joint name="{n}" axis="0 0 1" range="-1 1"/>
+    <geom type="capsule" size="0.01" fromto="0 0 0 0.05 0 0" mass="0.05" contype="0"
+    conaffinity="0"/></body>"""
+    fingers = finger.format(n="f", y=0.02) + finger.format(n="g", y=-0.02)
+    text = quadruped(
+        actuators=MOTORS.replace("</actuator>", '<position joint="f" kp="5"/></actuator>'),
+        extra=f"""<equality><joint joint1="g" joint2="f" polycoef="0 -1 0 0 0"/></equality>
+        <keyframe><key qpos="0 0 0.4 1 0 0 0 {"0 0.7 -1.4 " * 4} 0.4 0"/></keyframe>""",
+    )
+    end = text.rindex("</body>")
+    prepared = prepared_of(f"{text[:end]}{fingers}{text[end:]}", tmp_path)
+    home = {name: prepared.home[prepared.model.joint(name).qposadr[0]] for name in "fg"}
+    assert home["g"] == pytest.approx(-home["f"], abs=1e-3)
+    assert [servo.torque for servo in prepared.robot.servos if servo.joint == "g"] == [0.0]
+    rows = {finding.what: finding for finding in check(prepared)}
+    assert rows["stands"].is_good, rows["stands"].text
+    assert rows["loops"].is_good, rows["loops"].text
+
+
+def test_the_solver_of_the_trainings_stands_with_a_model_made_for_another(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    option = '<option cone="elliptic" impratio="100" solver="PGS" noslip_iterations="5"/>'
+    prepared = prepared_of(text.replace("<worldbody>", f"{option}<worldbody>"), tmp_path)
+    assert (prepared.model.opt.impratio, prepared.model.opt.noslip_iterations) == (1.0, 0)
+    assert prepared.model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    assert prepared.model.opt.solver == mujoco.mjtSolver.mjSOL_NEWTON
+    assert check(prepared)[0].is_good
 
 
 def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ _SATURATED = 0.95
 """Fraction of a motor's largest torque that the home pose must not exceed."""
 _FINE = 0.0025
 """A smaller physics step than this means that servos are stiffer than necessary, s."""
-_OPEN = 0.01
-"""Maximum distance between the ends of a loop, m or rad."""
+_OPEN = 0.02
+"""Maximum distance between the ends of a loop, which give way a little under load, m or rad."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
         places = [model.joint(name).qposadr[0] for name in names]
         target = data.site(f"{foot.name}_sole").xpos + np.array([0.0, 0.0, swing])
         guess = home[places]
-        move_foot(model, data, foot, names, target, guess=guess, scale=swing, stay=0.05)
+        move_foot(model, data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
         bends |= dict(zip(names, (data.qpos[places] - guess).tolist(), strict=True))
     signs = mirror_signs(model, robot)
     even = {
@@ -101,7 +101,8 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them. If a hip on the model's
+    more: a fraction of the angle by which the robot's weight bends them. Stiff ones need more, too,
+    but not at ankles, whose torque would tip the foot. If a hip on the model's
     own servo swings too slowly to follow the steps, all are larger by the square of the ratio: two
     legs balance by where they step, and need the natural frequency of added servos.
     """
@@ -112,21 +113,22 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     own = {name for name, servo in driven.items() if servo.kind == "position"}
     moved = inertias(prepared.model, prepared.home)
     rate = swing_rate(robot, height) if legs == 2 else 2.0 * math.pi * step_rate(robot, height)
-    hips = {name for leg in robot.legs for name in _hips(prepared, leg)} & own
-    slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips), default=0.0)
+    hips, thighs = ({n for leg in robot.legs for n in _down_to(prepared, leg, i)} for i in (1, 2))
+    slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips & own), default=0.0)
     scales: dict[str, float] = {}
     for name in robot.leg_joints:
         if servo := driven.get(name):
             bent = max(torque * servo.torque, weight) / servo.stiffness
-            scale = min(max(bent, low), high) * max(slow, 1.0)
-            scales[name] = round(min(scale, _LARGEST), 2)
+            least = low if legs == 4 or name in thighs or name in robot.trunk else 0.0
+            scale = min(max(bent, least), high) * max(slow, 1.0)
+            scales[name] = float(f"{min(scale, _LARGEST):.2g}")
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
 
 
-def _hips(prepared: Prepared, leg: Limb) -> tuple[str, ...]:
-    """The joints of a leg down to the first that turns about the lateral axis."""
+def _down_to(prepared: Prepared, leg: Limb, number: int) -> tuple[str, ...]:
+    """The joints of a leg down to one about the lateral axis: 1 is the hip, 2 is the knee."""
     pitch = pitch_joints(prepared.model, at(prepared.model, prepared.home), leg)
-    return leg.joints[: leg.joints.index(pitch[0]) + 1] if pitch else leg.joints[:1]
+    return leg.joints[: leg.joints.index(pitch[:number][-1]) + 1] if pitch else leg.joints[:number]
 
 
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:

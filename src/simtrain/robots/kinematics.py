@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import mujoco
 import numpy as np
@@ -16,8 +15,8 @@ _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
 _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
-_NEWTON_STEPS = 20
-"""Steps that close loops, at most."""
+_NEWTON_STEPS, _CLOSED = 20, 1e-5
+"""Steps that close loops, at most, and the distance at which they are closed, m or rad."""
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
@@ -52,6 +51,7 @@ def hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
 def move_foot(
     model: mujoco.MjModel,
     data: mujoco.MjData,
+    robot: Robot,
     foot: Foot,
     joints: Sequence[str],
     target: np.ndarray,
@@ -74,6 +74,7 @@ def move_foot(
     def residuals(q: np.ndarray) -> np.ndarray:
         data.qpos[places] = q
         mujoco.mj_kinematics(model, data)
+        close_loops(model, robot, data)
         frame = site.xmat.reshape(3, 3) * bool(foot.length)
         turned = (*frame[:2, 2], _YAW * (frame[0] @ lateral))
         return np.concatenate(((site.xpos - target) / scale, turned, stay * (q - guess)))
@@ -84,35 +85,35 @@ def move_foot(
     return float(solution.cost)
 
 
-def close_loops(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:
-    """`home`, `(nq,)`, with joints beside the legs moved so that equality constraints hold.
+def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
+    """Move joints beside legs so that equality constraints hold, in place.
 
-    Newton steps of minimum norm from `home`. Legs and the base stay.
+    These are Newton steps of minimum norm. The base and the joints of legs and trunk stay.
     """
-    model = copy(model)
+    if not model.neq:
+        return
     model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
-    data, fixed = at(model, home), {model.joint(name).id for name in robot.leg_joints}
+    driven = {model.joint(name).id for name in robot.leg_joints}
     dofs = [
         dof
         for dof, joint in enumerate(model.dof_jntid)
-        if joint not in fixed and model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE)
+        if joint not in driven and model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE)
     ]
-    limited = np.flatnonzero(
-        model.jnt_limited & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
-    )
+    is_hinge = model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
+    limited = np.flatnonzero(model.jnt_limited & is_hinge)
     places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
+    step = np.zeros(model.nv)
     for _ in range(_NEWTON_STEPS):
+        mujoco.mj_fwdPosition(model, data)
         rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
-        if not (rows.any() and dofs):
+        apart = data.efc_pos[rows]
+        if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
         slopes = data.efc_J.reshape(data.nefc, model.nv)[rows][:, dofs]
-        step = np.zeros(model.nv)
-        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-6) @ data.efc_pos[rows]
+        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-6) @ apart
         mujoco.mj_integratePos(model, data.qpos, step, 1.0)
         data.qpos[places] = np.clip(data.qpos[places], low, high)
-        mujoco.mj_fwdPosition(model, data)
-    closed: np.ndarray = data.qpos.copy()
-    return closed
+    mujoco.mj_kinematics(model, data)
 
 
 def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from simtrain.env.commands import Arrow, Frame, Marker, Sphere
-from simtrain.robots.kinematics import ranges
+from simtrain.robots.kinematics import close_loops, ranges
 from simtrain.robots.prepare import Prepared
 from simtrain.view.renderer import Canvas
 
@@ -40,6 +40,8 @@ def picture(
         if _is_ahead(prepared, name, offsets):
             poses[1].qpos[scene.joint(name).qposadr[0]] += angle
     for data in poses:
+        mujoco.mj_kinematics(scene, data)
+        close_loops(scene, prepared.robot, data)
         mujoco.mj_forward(scene, data)
     markers, opaque = list(_markers(prepared, scene, poses[0])), scene.geom_rgba.copy()
     columns = []

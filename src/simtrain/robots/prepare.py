@@ -37,6 +37,7 @@ from simtrain.robots.standing import (
     leave_contacts,
     on_ground,
     remove_gear,
+    settled,
     stable_step,
     targets,
 )
@@ -63,6 +64,11 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
+_WEAK = {2: 0.25, 4: 0.9}
+"""Minimum stiffness of the model's own servo, as a fraction of that of an added one; weaker ones
+are replaced. Two legs may walk on soft servos with larger actions."""
+_FIRM = 3.0
+"""Stiffness by the largest torque, 1/rad, that a rotor of unknown inertia can have at most."""
 _DAMPING_RATIO = 0.7
 """Minimum damping ratio of a servo and what it moves."""
 
@@ -119,7 +125,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     _add_imu(spec, robot)
     add_looks(spec, robot)
     model = compiled(spec)
-    home = close_loops(model, robot, _home(model, robot))
+    home = _home(model, robot)
     if not (robot.has_keyframe or model.neq):
         home = hang_arms(on_ground(spec), robot, home)
     home = symmetric(model, robot, home, model.jnt_qposadr)
@@ -156,10 +162,11 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
     add_looks(spec, robot)
     model = compiled(spec)
-    home = _posed(model, robot).qpos.copy()
+    data = _posed(model, robot)
     if not robot.has_keyframe:
-        home = bent_arm(model, arm, home)
-    home = close_loops(model, robot, home)
+        data.qpos[:] = bent_arm(model, arm, data.qpos.copy())
+    close_loops(model, robot, data)
+    home = data.qpos.copy()
     reach = float(at(model, home).xanchor[:, 2].max())
     robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
     return _finish(spec, robot, home, 0.0, notes)
@@ -181,6 +188,8 @@ def _finish(
     spec.option.timestep = timestep
     home, torques = equilibrium(model, home)
     ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
+    if any(limb.beside for limb in robot.legs):
+        home, ctrl = settled(model, home, ctrl)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
 
@@ -284,6 +293,7 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     data = _posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     mujoco.mj_kinematics(model, data)
+    close_loops(model, robot, data)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
         center = float(data.subtree_com[0, 0])
@@ -336,11 +346,12 @@ def _bend(
     tries = []
     for guess in guesses:
         at_length = {"guess": guess, "scale": length, "stay": 0.002}
-        cost = move_foot(model, data, foot, leg.joints, target, **at_length)
+        cost = move_foot(model, data, robot, foot, leg.joints, target, **at_length)
         forward = data.xanchor[model.joint(pitch[1]).id][0] > hip[0]
         tries.append((round(cost, 5), forward != is_biped, tuple(data.qpos[places])))
     data.qpos[places] = min(tries)[2]
     mujoco.mj_kinematics(model, data)
+    close_loops(model, robot, data)
 
 
 def _add_servos(
@@ -359,16 +370,24 @@ def _add_servos(
     needed, moved = carried(model, robot), inertias(model, home)
     couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
     mimics = {coupling.name1 for coupling in couplings if coupling.name2}
+    weak = _WEAK[2 if len(robot.legs) == 2 else 4]
     servos, added = [], []
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
         on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
         own = [a for a in on_joints if a.target == servo.joint]
-        if servo.kind == "position":
+        # Both sides get the same servo.
+        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
+        inertia = max(moved[name] for name in pair)
+        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
+        if servo.kind == "position" and servo.stiffness > weak * swing:
             for actuator in own:
                 if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
                     remove_gear(actuator)
+            if not joint.armature:
+                firm = min(servo.stiffness, _FIRM * torque)
+                joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
             servos.append(replace(servo, torque=torque))
             continue
         for actuator in own:
@@ -379,11 +398,7 @@ def _add_servos(
             continue
         if not torque > 0.0:
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
-        # Both sides get the same servo.
-        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
-        inertia = max(moved[name] for name in pair)
         load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
-        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
         stiffness = float(max(torque, load, swing))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
@@ -394,7 +409,7 @@ def _add_servos(
         actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
         actuator.set_to_position(kp=stiffness, kv=damping)
         actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
-        servos.append(replace(servo, stiffness=stiffness, torque=torque))
+        servos.append(replace(servo, kind="motor", stiffness=stiffness, torque=torque))
         added.append(servo.joint)
     for actuator in spec.actuators:
         actuator.ctrllimited, actuator.inheritrange = 0, 0.0

@@ -19,6 +19,8 @@ _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 """Physics steps to choose from, s; each divides a control step."""
 _SAME_MOTION = 0.1
 """Maximum deviation of joints from their motion with the smallest physics step, rad."""
+_REST_S, _CORRECTIONS = 0.5, 10
+"""Time to come to rest after a change of the targets, s, and the number of changes."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -82,6 +84,23 @@ def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np
     else:
         mujoco.mj_inverse(model, data)
     return data.qpos.copy(), data.qfrc_inverse.copy()
+
+
+def settled(
+    model: mujoco.MjModel, home: np.ndarray, ctrl: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where linkages and springs come to rest while driven joints stay at `home`, and targets.
+
+    By simulation, which corrects `ctrl` until the driven joints are at home: `(nq,)`, `(nu,)`.
+    """
+    guided, ctrl = Guided(model, home), ctrl.copy()
+    on_joint = model.actuator_trntype <= IN_PARENT
+    places = model.jnt_qposadr[model.actuator_trnid[on_joint, 0]]
+    for _ in range(_CORRECTIONS):
+        for _ in guided.run(_REST_S, ctrl):
+            pass
+        ctrl[on_joint] += home[places] - guided.data.qpos[places]
+    return guided.data.qpos.copy(), ctrl
 
 
 def targets(

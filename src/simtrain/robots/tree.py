@@ -48,7 +48,7 @@ class Limb:
     joints: tuple[str, ...]
     """From the base to the end."""
     beside: tuple[str, ...]
-    """Joints of branches: fingers, linkages."""
+    """Joints of branches, such as fingers, and joints that linkages drive."""
     end: str
     """The last body."""
     place: np.ndarray
@@ -83,6 +83,15 @@ class Tree:
         """Height of the base above the lowest point, m."""
         return max(-min(self.low.values()), 1e-3)
 
+    @cached_property
+    def passive(self) -> set[str]:
+        """Joints without an actuator in a model with motors and loops, which drive them."""
+        model, kinds = self.model, (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD)
+        on_joint = model.actuator_trntype <= int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)
+        driven = {model.joint(number).name for number in model.actuator_trnid[on_joint, 0]}
+        has_loops = bool(np.isin(model.eq_type, [int(kind) for kind in kinds]).any())
+        return set(self.joints()) - driven if driven and has_loops else set()
+
     def joints(self) -> tuple[str, ...]:
         """Names of hinges and slides, in the model's order."""
         return self._names(self.bodies)
@@ -105,6 +114,7 @@ class Tree:
         for root, ends in groups.items():
             end = min(ends, key=lambda leaf: self.low[leaf])
             names = self._names(b for b in self._path(end) if b not in trunk)
+            names = tuple(name for name in names if name not in self.passive)
             below = self._names(b for b in moved if root in self._path(b))
             beside = tuple(name for name in below if name not in names)
             center = self._in_base(self.data.subtree_com[root])
