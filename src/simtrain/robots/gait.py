@@ -9,15 +9,15 @@ from itertools import takewhile
 import numpy as np
 
 from simtrain.robots.inspect import Robot
-from simtrain.robots.kinematics import at, mirror_signs, move_foot, pitch_joints
+from simtrain.robots.kinematics import at, down_to, mirror_signs, move_foot, pitch_joints
 from simtrain.robots.prepare import Prepared, step_rate, swing_rate
 from simtrain.robots.standing import inertias
-from simtrain.robots.tree import Limb
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""
 _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
 """Speeds forward and sideways, as multiples of sqrt(g h)."""
+_STEP = 0.25
 _LARGEST = 0.8
 """Largest action scale, rad."""
 _TURNS = {2: 0.18, 4: 0.17}
@@ -113,22 +113,22 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     own = {name for name, servo in driven.items() if servo.kind == "position"}
     moved = inertias(prepared.model, prepared.home)
     rate = swing_rate(robot, height) if legs == 2 else 2.0 * math.pi * step_rate(robot, height)
-    hips, thighs = ({n for leg in robot.legs for n in _down_to(prepared, leg, i)} for i in (1, 2))
+    model, data = prepared.model, at(prepared.model, prepared.home)
+    hips, thighs = (
+        {name for leg in robot.legs for name in down_to(model, data, leg, number)}
+        for number in (1, 2)
+    )
     slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips & own), default=0.0)
     scales: dict[str, float] = {}
     for name in robot.leg_joints:
         if servo := driven.get(name):
             bent = max(torque * servo.torque, weight) / servo.stiffness
             least = low if legs == 4 or name in thighs or name in robot.trunk else 0.0
+            if least and legs == 2 and name not in own:
+                least = max(low, min(_STEP, 0.3 * 9.81 * robot.mass * height / servo.stiffness))
             scale = min(max(bent, least), high) * max(slow, 1.0)
             scales[name] = float(f"{min(scale, _LARGEST):.2g}")
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
-
-
-def _down_to(prepared: Prepared, leg: Limb, number: int) -> tuple[str, ...]:
-    """The joints of a leg down to one about the lateral axis: 1 is the hip, 2 is the knee."""
-    pitch = pitch_joints(prepared.model, at(prepared.model, prepared.home), leg)
-    return leg.joints[: leg.joints.index(pitch[:number][-1]) + 1] if pitch else leg.joints[:number]
 
 
 def mirror_patterns(robot: Robot) -> dict[str, str] | None:

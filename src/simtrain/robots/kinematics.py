@@ -41,6 +41,12 @@ def pitch_joints(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb) -> list[
     return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.75]
 
 
+def down_to(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb, number: int) -> tuple[str, ...]:
+    """The joints of a leg down to one about the lateral axis: 1 is the hip, 2 is the knee."""
+    pitch = pitch_joints(model, data, leg)
+    return leg.joints[: leg.joints.index(pitch[:number][-1]) + 1] if pitch else leg.joints[:number]
+
+
 def hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
     """Mean height of the legs' first pitch joints, or of their first joints, m."""
     data = at(model, home)

@@ -21,6 +21,7 @@ from simtrain.robots.kinematics import (
     at,
     bent_arm,
     close_loops,
+    down_to,
     hang_arms,
     hip_height,
     move_foot,
@@ -64,9 +65,11 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
+_SAG = 0.1
+"""Angle by which a joint gives way at home if one of two legs carries the robot, rad."""
 _WEAK = {2: 0.25, 4: 0.9}
-"""Minimum stiffness of the model's own servo, as a fraction of that of an added one; weaker ones
-are replaced. Two legs may walk on soft servos with larger actions."""
+"""Minimum stiffness of the model's own servos, as a fraction of that with which legs follow the
+steps. If one is weaker, those of all legs are replaced; two legs walk on soft ones, too."""
 _FIRM = 3.0
 """Stiffness by the largest torque, 1/rad, that a rotor of unknown inertia can have at most."""
 _DAMPING_RATIO = 0.7
@@ -183,15 +186,49 @@ def _finish(
     option.impratio, option.iterations, option.ls_iterations = 1.0, 10, 20
     option.noslip_iterations = 0
     touching = leave_contacts(spec, home)
-    model = on_ground(spec)
-    timestep = stable_step(model, home)
-    spec.option.timestep = timestep
-    home, torques = equilibrium(model, home)
-    ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
-    if any(limb.beside for limb in robot.legs):
-        home, ctrl = settled(model, home, ctrl)
+    home, ctrl = _at_rest(spec, robot, home)
+    if len(robot.legs) == 2:
+        robot = _stiffen(spec, robot, home, ctrl)
+        home, ctrl = _at_rest(spec, robot, home)
+    timestep = float(spec.option.timestep)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
+
+
+def _at_rest(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the physics step, in place; positions at rest near `home`, and targets."""
+    model = on_ground(spec)
+    model.opt.timestep = spec.option.timestep = stable_step(model, home)
+    home, torques = equilibrium(model, home)
+    ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
+    return settled(model, home, ctrl) if any(leg.beside for leg in robot.legs) else (home, ctrl)
+
+
+def _stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> Robot:
+    """Make added servos down to the knees so stiff that one of two legs can carry, in place."""
+    model = compiled(spec)
+    data, moved, servos = at(model, home), inertias(model, home), []
+    upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
+    added = {s.joint for s in robot.servos if s.kind != "position" and s.joint in upper}
+    places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
+    sag = {name: 2.0 * abs(ctrl[model.actuator(name).id] - home[places[name]]) for name in added}
+    for servo in robot.servos:
+        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
+        if servo.joint in added:
+            more = max(1.0, *(float(sag[name]) / _SAG for name in pair if name in sag))
+            servo = replace(servo, stiffness=servo.stiffness * more)
+            inertia, joint = max(moved[name] for name in pair), spec.joint(servo.joint)
+            _set_gains(spec.actuator(servo.joint), servo.stiffness, inertia, joint)
+        servos.append(servo)
+    return replace(robot, servos=tuple(servos))
+
+
+def _set_gains(
+    actuator: mujoco.MjsActuator, stiffness: float, inertia: float, joint: mujoco.MjsJoint
+) -> None:
+    """Make a position servo of an actuator, damped with what it moves, in place."""
+    damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
+    actuator.set_to_position(kp=stiffness, kv=max(damping - float(joint.damping[0]), 0.0))
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -370,18 +407,20 @@ def _add_servos(
     needed, moved = carried(model, robot), inertias(model, home)
     couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
     mimics = {coupling.name1 for coupling in couplings if coupling.name2}
-    weak = _WEAK[2 if len(robot.legs) == 2 else 4]
+    # Both sides get the same servo.
+    pairs = {name: (name, robot.partners.get(name, name)) for name in robot.joints}
+    moved = {name: max(moved[one] for one in pair) for name, pair in pairs.items()}
+    least = _WEAK[2 if len(robot.legs) == 2 else 4] * rate**2
+    in_legs = {name for leg in robot.legs for name in leg.joints}
+    own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
+    is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
     servos, added = [], []
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
         on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
         own = [a for a in on_joints if a.target == servo.joint]
-        # Both sides get the same servo.
-        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
-        inertia = max(moved[name] for name in pair)
-        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
-        if servo.kind == "position" and servo.stiffness > weak * swing:
+        if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
             for actuator in own:
                 if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
                     remove_gear(actuator)
@@ -398,16 +437,16 @@ def _add_servos(
             continue
         if not torque > 0.0:
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
+        inertia = moved[servo.joint]
+        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
         load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
         stiffness = float(max(torque, load, swing))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
             joint.armature = armature
-        damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
-        damping = max(damping - float(joint.damping[0]), 0.0)
         actuator = spec.add_actuator(name=servo.joint, target=servo.joint)
         actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
-        actuator.set_to_position(kp=stiffness, kv=damping)
+        _set_gains(actuator, stiffness, inertia, joint)
         actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
         servos.append(replace(servo, kind="motor", stiffness=stiffness, torque=torque))
         added.append(servo.joint)
