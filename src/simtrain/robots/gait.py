@@ -17,7 +17,9 @@ _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""
 _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
 """Speeds forward and sideways, as multiples of sqrt(g h)."""
-_STEP = 0.25
+_STEP, _SHARE = 0.25, 0.3
+"""Least action scale of added servos down to the knees of two legs, rad, and the most torque that
+it exerts, as a fraction of weight times hip height."""
 _LARGEST = 0.8
 """Largest action scale, rad."""
 _TURNS = {2: 0.18, 4: 0.17}
@@ -101,8 +103,8 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them. Stiff ones need more, too,
-    but not at ankles, whose torque would tip the foot. If a hip on the model's
+    more: a fraction of the angle by which the robot's weight bends them. So do stiff ones, but not
+    at ankles, whose torque would tip the foot. If a hip on the model's
     own servo swings too slowly to follow the steps, all are larger by the square of the ratio: two
     legs balance by where they step, and need the natural frequency of added servos.
     """
@@ -124,8 +126,9 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
         if servo := driven.get(name):
             bent = max(torque * servo.torque, weight) / servo.stiffness
             least = low if legs == 4 or name in thighs or name in robot.trunk else 0.0
-            if least and legs == 2 and name not in own:
-                least = max(low, min(_STEP, 0.3 * 9.81 * robot.mass * height / servo.stiffness))
+            if legs == 2 and name in thighs - own:
+                most = _SHARE * 9.81 * robot.mass * height / servo.stiffness
+                least = max(low, min(_STEP, most))
             scale = min(max(bent, least), high) * max(slow, 1.0)
             scales[name] = float(f"{min(scale, _LARGEST):.2g}")
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}

@@ -7,7 +7,7 @@ servo that is computed from the largest torque of their motor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -16,12 +16,11 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.facing import face_forward
-from simtrain.robots.inspect import IN_PARENT, Robot
+from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
     close_loops,
-    down_to,
     hang_arms,
     hip_height,
     move_foot,
@@ -32,14 +31,13 @@ from simtrain.robots.looks import add_looks
 from simtrain.robots.read import Source, compiled, refused
 from simtrain.robots.standing import (
     CONTROL_STEP,
-    carried,
+    add_servos,
     equilibrium,
-    inertias,
     leave_contacts,
     on_ground,
-    remove_gear,
     settled,
     stable_step,
+    stiffen,
     targets,
 )
 from simtrain.robots.tree import Foot, Limb, inertia_sizes
@@ -52,28 +50,12 @@ _LYING = 0.4
 """Distance from hip to ground of a robot that lies, as a fraction of the straight leg."""
 _BALL = 0.01
 """Radius of a foot without a shape, m."""
-_BANDWIDTH = 10.0
-"""Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
 _CROUCH = {2: 0.965, 4: 0.7}
 """Distance from hip to foot, as a fraction of the straight leg, by the number of legs."""
-_GRAVITY_MARGIN = 3.0
-"""Minimum stiffness of a joint of trunk or arm, as a multiple of that which just carries its load;
-two in a row need twice as much."""
-_ELASTIC = 0.03
-"""Minimum damping of a servo divided by its stiffness, s."""
 _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
-_SAG = 0.1
-"""Angle by which a joint gives way at home if one of two legs carries the robot, rad."""
-_WEAK = {2: 0.25, 4: 0.9}
-"""Minimum stiffness of the model's own servos, as a fraction of that with which legs follow the
-steps. If one is weaker, those of all legs are replaced; two legs walk on soft ones, too."""
-_FIRM = 3.0
-"""Stiffness by the largest torque, 1/rad, that a rotor of unknown inertia can have at most."""
-_DAMPING_RATIO = 0.7
-"""Minimum damping ratio of a servo and what it moves."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +116,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     home = symmetric(model, robot, home, model.jnt_qposadr)
     height = hip_height(model, robot, home)
     bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
-    robot = _add_servos(spec, robot, bound, notes, home, swing_rate(robot, height))
+    robot = add_servos(spec, robot, bound, notes, home, swing_rate(robot, height))
     return _finish(spec, robot, home, height, notes)
 
 
@@ -171,7 +153,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     close_loops(model, robot, data)
     home = data.qpos.copy()
     reach = float(at(model, home).xanchor[:, 2].max())
-    robot = _add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
+    robot = add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
     return _finish(spec, robot, home, 0.0, notes)
 
 
@@ -188,7 +170,7 @@ def _finish(
     touching = leave_contacts(spec, home)
     home, ctrl = _at_rest(spec, robot, home)
     if len(robot.legs) == 2:
-        robot = _stiffen(spec, robot, home, ctrl)
+        robot = stiffen(spec, robot, home, ctrl)
         home, ctrl = _at_rest(spec, robot, home)
     timestep = float(spec.option.timestep)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
@@ -202,33 +184,6 @@ def _at_rest(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray) -> tuple[np.nd
     home, torques = equilibrium(model, home)
     ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
     return settled(model, home, ctrl) if any(leg.beside for leg in robot.legs) else (home, ctrl)
-
-
-def _stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> Robot:
-    """Make added servos down to the knees so stiff that one of two legs can carry, in place."""
-    model = compiled(spec)
-    data, moved, servos = at(model, home), inertias(model, home), []
-    upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
-    added = {s.joint for s in robot.servos if s.kind != "position" and s.joint in upper}
-    places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
-    sag = {name: 2.0 * abs(ctrl[model.actuator(name).id] - home[places[name]]) for name in added}
-    for servo in robot.servos:
-        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
-        if servo.joint in added:
-            more = max(1.0, *(float(sag[name]) / _SAG for name in pair if name in sag))
-            servo = replace(servo, stiffness=servo.stiffness * more)
-            inertia, joint = max(moved[name] for name in pair), spec.joint(servo.joint)
-            _set_gains(spec.actuator(servo.joint), servo.stiffness, inertia, joint)
-        servos.append(servo)
-    return replace(robot, servos=tuple(servos))
-
-
-def _set_gains(
-    actuator: mujoco.MjsActuator, stiffness: float, inertia: float, joint: mujoco.MjsJoint
-) -> None:
-    """Make a position servo of an actuator, damped with what it moves, in place."""
-    damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
-    actuator.set_to_position(kp=stiffness, kv=max(damping - float(joint.damping[0]), 0.0))
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -389,70 +344,3 @@ def _bend(
     data.qpos[places] = min(tries)[2]
     mujoco.mj_kinematics(model, data)
     close_loops(model, robot, data)
-
-
-def _add_servos(
-    spec: mujoco.MjSpec,
-    robot: Robot,
-    bound: float,
-    notes: list[str],
-    home: np.ndarray,
-    rate: float = 0.0,
-) -> Robot:
-    """Position servos for joints without one, in place; `bound` is for unlimited torques, N m.
-
-    Joints of legs get a natural frequency of at least `rate` at `home`, rad/s.
-    """
-    model = compiled(spec)
-    needed, moved = carried(model, robot), inertias(model, home)
-    couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
-    mimics = {coupling.name1 for coupling in couplings if coupling.name2}
-    # Both sides get the same servo.
-    pairs = {name: (name, robot.partners.get(name, name)) for name in robot.joints}
-    moved = {name: max(moved[one] for one in pair) for name, pair in pairs.items()}
-    least = _WEAK[2 if len(robot.legs) == 2 else 4] * rate**2
-    in_legs = {name for leg in robot.legs for name in leg.joints}
-    own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
-    is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
-    servos, added = [], []
-    for servo in robot.servos:
-        joint = spec.joint(servo.joint)
-        torque = servo.torque if servo.torque < 4.0 * bound else bound
-        on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
-        own = [a for a in on_joints if a.target == servo.joint]
-        if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
-            for actuator in own:
-                if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
-                    remove_gear(actuator)
-            if not joint.armature:
-                firm = min(servo.stiffness, _FIRM * torque)
-                joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
-            servos.append(replace(servo, torque=torque))
-            continue
-        for actuator in own:
-            spec.delete(actuator)
-        in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
-        if (in_loop or servo.joint in mimics) and servo.kind == "none":
-            servos.append(replace(servo, torque=0.0))
-            continue
-        if not torque > 0.0:
-            raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
-        inertia = moved[servo.joint]
-        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
-        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
-        stiffness = float(max(torque, load, swing))
-        armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
-        if joint.armature < 0.1 * armature:
-            joint.armature = armature
-        actuator = spec.add_actuator(name=servo.joint, target=servo.joint)
-        actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
-        _set_gains(actuator, stiffness, inertia, joint)
-        actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
-        servos.append(replace(servo, kind="motor", stiffness=stiffness, torque=torque))
-        added.append(servo.joint)
-    for actuator in spec.actuators:
-        actuator.ctrllimited, actuator.inheritrange = 0, 0.0
-    if added:
-        text = f"{len(added)} joints got servos: the largest torque bends one by at most 1 rad"
-        notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
-    return replace(robot, servos=tuple(servos))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import mujoco
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.optimize import brentq
 
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import IN_PARENT, Robot
-from simtrain.robots.kinematics import at, touching_bodies
+from simtrain.robots.kinematics import at, down_to, touching_bodies
 from simtrain.robots.read import compiled
 
 CONTROL_STEP = 0.02
@@ -21,6 +22,22 @@ _SAME_MOTION = 0.1
 """Maximum deviation of joints from their motion with the smallest physics step, rad."""
 _REST_S, _CORRECTIONS = 0.5, 10
 """Time to come to rest after a change of the targets, s, and the number of changes."""
+_BANDWIDTH = 10.0
+"""Bandwidth of servos whose rotor inertia is not known, Hz; it determines the inertia."""
+_GRAVITY_MARGIN = 3.0
+"""Minimum stiffness of a joint of trunk or arm, as a multiple of that which just carries its load;
+two in a row need twice as much."""
+_ELASTIC = 0.03
+"""Minimum damping of a servo divided by its stiffness, s."""
+_DAMPING_RATIO = 0.7
+"""Minimum damping ratio of a servo and what it moves."""
+_SAG = 0.1
+"""Angle by which a joint gives way at home if one of two legs carries the robot, rad."""
+_WEAK = {2: 0.25, 4: 0.9}
+"""Minimum stiffness of the model's own servos, as a fraction of that with which legs follow the
+steps. If one is weaker, those of all legs are replaced; two legs walk on soft ones, too."""
+_FIRM = 3.0
+"""Stiffness by the largest torque, 1/rad, that a rotor of unknown inertia can have at most."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -116,7 +133,106 @@ def targets(
     return ctrl
 
 
-def remove_gear(actuator: mujoco.MjsActuator) -> None:
+def add_servos(
+    spec: mujoco.MjSpec,
+    robot: Robot,
+    bound: float,
+    notes: list[str],
+    home: np.ndarray,
+    rate: float = 0.0,
+) -> Robot:
+    """Position servos for joints without one, in place; `bound` is for unlimited torques, N m.
+
+    Joints of legs get a natural frequency of at least `rate` at `home`, rad/s.
+    """
+    model = compiled(spec)
+    needed, moved = _carried(model, robot), inertias(model, home)
+    couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
+    mimics = {coupling.name1 for coupling in couplings if coupling.name2}
+    # Both sides get the same servo.
+    pairs = {name: (name, robot.partners.get(name, name)) for name in robot.joints}
+    moved = {name: max(moved[one] for one in pair) for name, pair in pairs.items()}
+    least = _WEAK[2 if len(robot.legs) == 2 else 4] * rate**2
+    in_legs = {name for leg in robot.legs for name in leg.joints}
+    own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
+    is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
+    servos, added, rotors = [], [], 0
+    for servo in robot.servos:
+        joint = spec.joint(servo.joint)
+        torque = servo.torque if servo.torque < 4.0 * bound else bound
+        on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
+        own = [a for a in on_joints if a.target == servo.joint]
+        if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
+            for actuator in own:
+                if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
+                    _remove_gear(actuator)
+            if not joint.armature:
+                firm, rotors = min(servo.stiffness, _FIRM * torque), rotors + 1
+                joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
+            servos.append(replace(servo, torque=torque))
+            continue
+        for actuator in own:
+            spec.delete(actuator)
+        in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
+        if (in_loop or servo.joint in mimics) and servo.kind == "none":
+            servos.append(replace(servo, torque=0.0))
+            continue
+        if not torque > 0.0:
+            raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
+        inertia = moved[servo.joint]
+        swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
+        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
+        stiffness = float(max(torque, load, swing))
+        armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
+        if joint.armature < 0.1 * armature:
+            joint.armature = armature
+        actuator = spec.add_actuator(name=servo.joint, target=servo.joint)
+        actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
+        _set_gains(actuator, stiffness, inertia, joint)
+        actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
+        servos.append(replace(servo, kind="motor", stiffness=stiffness, torque=torque))
+        added.append(servo.joint)
+    for actuator in spec.actuators:
+        actuator.ctrllimited, actuator.inheritrange = 0, 0.0
+    if is_weak:
+        notes.append("a servo of the legs is too weak to follow their steps: all are replaced")
+    if rotors:
+        text = f"{rotors} joints with servos had no rotor inertia"
+        notes.append(f"{text}: they have that of {_BANDWIDTH:.0f} Hz")
+    if added:
+        text = f"{len(added)} joints got servos: the largest torque bends one by at most 1 rad"
+        notes.append(f"{text}, and a rotor of unknown inertia has that of {_BANDWIDTH:.0f} Hz")
+    return replace(robot, servos=tuple(servos))
+
+
+def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> Robot:
+    """Make added servos down to the knees so stiff that one of two legs can carry, in place."""
+    model = compiled(spec)
+    data, moved, servos = at(model, home), inertias(model, home), []
+    upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
+    added = {s.joint for s in robot.servos if s.kind != "position" and s.joint in upper}
+    places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
+    sag = {name: 2.0 * abs(ctrl[model.actuator(name).id] - home[places[name]]) for name in added}
+    for servo in robot.servos:
+        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
+        if servo.joint in added:
+            more = max(1.0, *(float(sag[name]) / _SAG for name in pair if name in sag))
+            servo = replace(servo, stiffness=servo.stiffness * more)
+            inertia, joint = max(moved[name] for name in pair), spec.joint(servo.joint)
+            _set_gains(spec.actuator(servo.joint), servo.stiffness, inertia, joint)
+        servos.append(servo)
+    return replace(robot, servos=tuple(servos))
+
+
+def _set_gains(
+    actuator: mujoco.MjsActuator, stiffness: float, inertia: float, joint: mujoco.MjsJoint
+) -> None:
+    """Make a position servo of an actuator, damped with what it moves, in place."""
+    damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
+    actuator.set_to_position(kp=stiffness, kv=max(damping - float(joint.damping[0]), 0.0))
+
+
+def _remove_gear(actuator: mujoco.MjsActuator) -> None:
     """Give a servo the gear 1, in place, so that its target is a position of the joint."""
     gear = float(actuator.gear[0])
     actuator.gear[0] = 1.0
@@ -130,7 +246,7 @@ def remove_gear(actuator: mujoco.MjsActuator) -> None:
     actuator.actrange = np.sort(actuator.actrange / gear)
 
 
-def carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
+def _carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
     """The stiffness with which joints of trunk and arms just carry their load, N m/rad."""
     data = at(model, model.qpos0)
     in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
