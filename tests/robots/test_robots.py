@@ -558,6 +558,7 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
             ),
             "4 GiB are not enough",
         ),
+        (quadruped()[:400], "its end is missing"),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="0"')), "motor of pc has no torque"),
         (
             quadruped(world='<body name="other"><joint/><geom size="0.1"/></body>'),

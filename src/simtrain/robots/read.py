@@ -107,6 +107,7 @@ def refused(what: str) -> Iterator[None]:
     except (ValueError, OSError, mujoco.FatalError) as error:
         text = " ".join(str(error).removeprefix("Error:").split())[:200]
         advice = "; rename one" if "repeated name" in text else ""
+        advice = "; the file is not XML, or its end is missing" if "XML parse" in text else advice
         raise ConfigError(f"{what}: {text}{advice}") from error
 
 
