@@ -103,10 +103,10 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
-    more: a fraction of the angle by which the robot's weight bends them. So do stiff ones, but not
-    at ankles, whose torque would tip the foot. If a hip on the model's
-    own servo swings too slowly to follow the steps, all are larger by the square of the ratio: two
-    legs balance by where they step, and need the natural frequency of added servos.
+    more: a fraction of the angle by which the robot's weight bends them. Stiff ones have a least
+    angle, but not at ankles, whose torque would tip the foot. If a hip of two legs swings too
+    slowly on the model's own servo, all are larger by the square of the ratio: two legs balance
+    by where they step, and need the natural frequency of added servos.
     """
     torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
     robot, height = prepared.robot, prepared.hip_height
@@ -114,7 +114,7 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
     own = {name for name, servo in driven.items() if servo.kind == "position"}
     moved = inertias(prepared.model, prepared.home)
-    rate = swing_rate(robot, height) if legs == 2 else 2.0 * math.pi * step_rate(robot, height)
+    rate = swing_rate(robot, height) if legs == 2 else 0.0
     model, data = prepared.model, at(prepared.model, prepared.home)
     hips, thighs = (
         {name for leg in robot.legs for name in down_to(model, data, leg, number)}

@@ -26,7 +26,7 @@ class Servo:
 
     joint: str
     kind: Literal["position", "motor", "none"]
-    """What the given model has."""
+    """Of the given model; in a prepared one, "motor" is a servo that was added."""
     stiffness: float
     """N m/rad; 0 without position control."""
     torque: float
@@ -55,6 +55,8 @@ class Robot:
     """The tool of a robot without legs, in the frame of its arm's end, m."""
     trunk: tuple[str, ...]
     """Joints between the base and limbs on both sides: waists."""
+    passive: tuple[str, ...]
+    """Joints without an actuator that linkages or other joints move."""
     servos: tuple[Servo, ...]
     """One servo per hinge or slide, in the model's order."""
     partners: dict[str, str]
@@ -74,7 +76,7 @@ class Robot:
     def leg_joints(self) -> tuple[str, ...]:
         """Names of the joints of legs and trunk, in the model's order."""
         held = {joint for limb in self.arms for joint in limb.joints + limb.beside}
-        held |= {joint for leg in self.legs for joint in leg.beside}
+        held |= {joint for leg in self.legs for joint in leg.beside} | set(self.passive)
         return tuple(joint for joint in self.joints if joint not in held)
 
     def sites(self, model: mujoco.MjModel) -> list[Foot]:
@@ -111,6 +113,7 @@ def inspect(
         feet=tuple(soles),
         arms=tuple(others),
         trunk=tuple(s.joint for s in servos if s.joint not in in_limbs),
+        passive=tuple(sorted(tree.passive)),
         servos=tuple(servos),
         partners={s.joint: partners.get(s.joint, s.joint) for s in servos},
         pose=tree.pose(),

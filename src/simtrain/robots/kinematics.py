@@ -92,9 +92,9 @@ def move_foot(
 
 
 def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
-    """Move joints beside legs so that equality constraints hold, in place.
+    """Move joints so that equality constraints hold, in place, by Newton steps of minimum norm.
 
-    These are Newton steps of minimum norm. The base and the joints of legs and trunk stay.
+    The base and the driven joints of legs and trunk stay.
     """
     if not model.neq:
         return

@@ -1,7 +1,7 @@
 """Preparing a model for training: free base, servos, feet with sensors, and a home pose.
 
-Masses and joints do not change. Existing servos keep their gains at the joint; other joints get a
-servo that is computed from the largest torque of their motor.
+Masses and joints do not change. Existing servos keep their gains at the joint, unless they are too
+weak for legs; other joints get a servo that is computed from the largest torque of their motor.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _WEAK = {2: 0.25, 4: 0.9}
 """Minimum stiffness of the model's own servos, as a fraction of that with which legs follow the
 steps. If one is weaker, those of all legs are replaced; two legs walk on soft ones, too."""
 _FIRM = 3.0
-"""Stiffness by the largest torque, 1/rad, that a rotor of unknown inertia can have at most."""
+"""Largest stiffness for which a missing rotor inertia is computed, by the largest torque, 1/rad."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -147,8 +147,6 @@ def add_servos(
     """
     model = compiled(spec)
     needed, moved = _carried(model, robot), inertias(model, home)
-    couplings = (e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT)
-    mimics = {coupling.name1 for coupling in couplings if coupling.name2}
     # Both sides get the same servo.
     pairs = {name: (name, robot.partners.get(name, name)) for name in robot.joints}
     moved = {name: max(moved[one] for one in pair) for name, pair in pairs.items()}
@@ -166,15 +164,16 @@ def add_servos(
             for actuator in own:
                 if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
                     _remove_gear(actuator)
-            if not joint.armature:
+            if not joint.armature and not any(actuator.armature for actuator in own):
                 firm, rotors = min(servo.stiffness, _FIRM * torque), rotors + 1
                 joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
             servos.append(replace(servo, torque=torque))
             continue
         for actuator in own:
+            joint.armature += actuator.armature * actuator.gear[0] ** 2
             spec.delete(actuator)
         in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
-        if (in_loop or servo.joint in mimics) and servo.kind == "none":
+        if (in_loop or servo.joint in robot.passive) and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
             continue
         if not torque > 0.0:
@@ -210,7 +209,7 @@ def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarra
     model = compiled(spec)
     data, moved, servos = at(model, home), inertias(model, home), []
     upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
-    added = {s.joint for s in robot.servos if s.kind != "position" and s.joint in upper}
+    added = {s.joint for s in robot.servos if s.kind != "position" and s.torque > 0.0} & upper
     places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
     sag = {name: 2.0 * abs(ctrl[model.actuator(name).id] - home[places[name]]) for name in added}
     for servo in robot.servos:

@@ -85,12 +85,21 @@ class Tree:
 
     @cached_property
     def passive(self) -> set[str]:
-        """Joints without an actuator in a model with motors and loops, which drive them."""
+        """Joints without an actuator that loops or other joints move.
+
+        With motors and loops, these are all joints without an actuator.
+        """
         model, kinds = self.model, (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD)
         on_joint = model.actuator_trntype <= int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)
         driven = {model.joint(number).name for number in model.actuator_trnid[on_joint, 0]}
-        has_loops = bool(np.isin(model.eq_type, [int(kind) for kind in kinds]).any())
-        return set(self.joints()) - driven if driven and has_loops else set()
+        if driven and np.isin(model.eq_type, [int(kind) for kind in kinds]).any():
+            return set(self.joints()) - driven
+        coupled = (model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
+        followers = set()
+        for one, other in zip(model.eq_obj1id[coupled], model.eq_obj2id[coupled], strict=True):
+            names = model.joint(one).name, model.joint(other).name
+            followers.add(names[1] if names[0] in driven else names[0])
+        return followers - driven
 
     def joints(self) -> tuple[str, ...]:
         """Names of hinges and slides, in the model's order."""
@@ -114,7 +123,7 @@ class Tree:
         for root, ends in groups.items():
             end = min(ends, key=lambda leaf: self.low[leaf])
             names = self._names(b for b in self._path(end) if b not in trunk)
-            names = tuple(name for name in names if name not in self.passive)
+            names = tuple(name for name in names if name not in self.passive) or names
             below = self._names(b for b in moved if root in self._path(b))
             beside = tuple(name for name in below if name not in names)
             center = self._in_base(self.data.subtree_com[root])
