@@ -146,10 +146,7 @@ def add_servos(
     Joints of legs get a natural frequency of at least `rate` at `home`, rad/s.
     """
     model = compiled(spec)
-    needed, moved = _carried(model, robot), inertias(model, home)
-    # Both sides get the same servo.
-    pairs = {name: (name, robot.partners.get(name, name)) for name in robot.joints}
-    moved = {name: max(moved[one] for one in pair) for name, pair in pairs.items()}
+    needed, moved = _carried(model, robot), _even_inertias(model, robot, home)
     least = _WEAK[2 if len(robot.legs) == 2 else 4] * rate**2
     in_legs = {name for leg in robot.legs for name in leg.joints}
     own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
@@ -207,7 +204,7 @@ def add_servos(
 def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> Robot:
     """Make added servos down to the knees so stiff that one of two legs can carry, in place."""
     model = compiled(spec)
-    data, moved, servos = at(model, home), inertias(model, home), []
+    data, moved, servos = at(model, home), _even_inertias(model, robot, home), []
     upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
     added = {s.joint for s in robot.servos if s.kind != "position" and s.torque > 0.0} & upper
     places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
@@ -217,10 +214,16 @@ def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarra
         if servo.joint in added:
             more = max(1.0, *(float(sag[name]) / _SAG for name in pair if name in sag))
             servo = replace(servo, stiffness=servo.stiffness * more)
-            inertia, joint = max(moved[name] for name in pair), spec.joint(servo.joint)
-            _set_gains(spec.actuator(servo.joint), servo.stiffness, inertia, joint)
+            actuator, joint = spec.actuator(servo.joint), spec.joint(servo.joint)
+            _set_gains(actuator, servo.stiffness, moved[servo.joint], joint)
         servos.append(servo)
     return replace(robot, servos=tuple(servos))
+
+
+def _even_inertias(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> dict[str, float]:
+    """`inertias`, the larger one of both sides, so that both sides get the same servo."""
+    moved = inertias(model, home)
+    return {name: max(moved[name], moved[robot.partners.get(name, name)]) for name in robot.joints}
 
 
 def _set_gains(
