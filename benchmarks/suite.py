@@ -7,7 +7,7 @@
 Trains every task whose name begins with the suite's and a hyphen, by processes of `train` with one
 thread each, as many at once as there are cores. A stopped benchmark goes on with the same command.
 The last evaluation of each training counts. `published.json` beside the tasks has the returns of
-others, by source and task.
+others, by source and task; with `--stop-above 1.05`, a training ends once it is 5 % above them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error
 from simtrain.launch.processes import StopSignals, exit_code
 from simtrain.launch.rank import share_of_cores
-from simtrain.limits import Limits, check
+from simtrain.limits import Limits, Positive, check
 from simtrain.plot.curves import color
 from simtrain.plot.panels import FAINT, as_file, counts_on_x, numbers_on, sheet
 from simtrain.run.directory import check_file
-from simtrain.training.features.conditions import Comparison, StopCondition
+from simtrain.training.features.conditions import Comparison, StopCondition, stop_condition
 from simtrain.training.resumption import can_resume
 
 METRIC = "mean_return"
@@ -74,6 +74,8 @@ class Options:
     """Where the runs are written; their names begin with that of --json."""
     at_once: Annotated[int, Limits(1, 4096)] | None = None
     """Trainings side by side; None for one on each core."""
+    stop_above: Positive | None = None
+    """End a training at its first evaluation above so many times the best published return."""
     flags: str = ""
     """More flags of `train`, in one word: --flags="--ppo.gamma 0.995"."""
 
@@ -102,8 +104,10 @@ class Training:
 
     def result(self) -> SeedResult | None:
         """What its run has logged; None unless it is over."""
-        run = find_run(self.config)
-        result, is_over = (None, False) if run is None else read_seed(run, _NEVER, self.iterations)
+        run, condition = find_run(self.config), stop_condition(self.config) or _NEVER
+        if run is None:
+            return None
+        result, is_over = read_seed(run, condition, self.iterations)
         return result if is_over else None
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -133,11 +137,8 @@ class SuiteResults:
     @property
     def above_published(self) -> int:
         """How many tasks' medians are above the best return that is published for them."""
-        best = {
-            task: max((of[task] for of in self.published.values() if task in of), default=math.nan)
-            for task in self.tasks
-        }
-        return sum(statistics.median(self.returns(task)) > best[task] for task in self.tasks)
+        medians = {task: statistics.median(self.returns(task)) for task in self.tasks}
+        return sum(median > best(self.published, task) for task, median in medians.items())
 
     def as_json(self) -> str:
         """The text of a file that `read_suite` reads."""
@@ -195,7 +196,10 @@ def main() -> int:
         lacking = [text for name, text in registry.missing.items() if name.startswith(own)]
         text = f"they need {lacking[0]}" if lacking else "`uv run simtrain list-tasks` lists all"
         raise ConfigError(f"there are no tasks {options.suite}-…; {text}")
-    trainings = [training for task in tasks for training in trainings_of(task, options)]
+    published = read_published(Path(registry.find(tasks[0]).source).with_name("published.json"))
+    trainings = [
+        one for task in tasks for one in trainings_of(task, options, best(published, task))
+    ]
     # The other seeds follow when each task has one.
     trainings.sort(key=lambda training: training.config.seed)
     if code := train_all(trainings, options.at_once or share_of_cores(1)):
@@ -205,19 +209,19 @@ def main() -> int:
         result = training.result()
         assert result is not None
         seeds[training.config.task].append(result)
-    published = Path(registry.find(tasks[0]).source).with_name("published.json")
     about = {
         "flags": options.flags,
+        "stop_above": options.stop_above,
         **about_machine(device_name(torch.device("cpu")), 1),
         "eval_episodes": trainings[0].config.eval_episodes,
     }
     of_tasks = {task: tuple(results) for task, results in seeds.items()}
-    show(SuiteResults(options.suite, of_tasks, read_published(published), about), before, options)
+    show(SuiteResults(options.suite, of_tasks, published, about), before, options)
     return 0
 
 
-def trainings_of(task: str, options: Options) -> list[Training]:
-    """All seeds of a task, with evaluations between."""
+def trainings_of(task: str, options: Options, to_beat: float) -> list[Training]:
+    """All seeds of a task, with evaluations between; NaN if there is no return `to_beat`."""
     words = ["--log-root", str(options.log_root), "--cpu-threads", "1", "--gpu-ids", "None"]
     try:
         words += ["--logger", "none", *shlex.split(options.flags)]
@@ -229,6 +233,9 @@ def trainings_of(task: str, options: Options) -> list[Training]:
     iterations = config.iterations(job.world_size // job.members)
     config.eval_interval = config.eval_interval or max(1, iterations // EVALUATIONS)
     words += ["--eval-interval", str(config.eval_interval)]
+    if options.stop_above is not None and not math.isnan(to_beat):
+        config.until = f"{METRIC}>{options.stop_above * to_beat:g}"
+        words += ["--until", config.until]
     trainings = []
     for seed in range(options.seeds):
         name = f"{options.json.stem}_seed-{seed}"
@@ -292,7 +299,8 @@ def show(results: SuiteResults, before: SuiteResults | None, options: Options) -
     write_file(picture, as_file(draw(results)))
     print(f"results: {options.json}\npicture: {picture}")
     if before is not None:
-        for line in differences(before.about, results.about, ("machine", "eval_episodes")):
+        settings = ("machine", "eval_episodes", "stop_above")
+        for line in differences(before.about, results.about, settings):
             say(f"warning: {options.compare} {line}")
 
 
@@ -327,6 +335,11 @@ def read_suite(path: Path) -> SuiteResults:
         tasks = {task: read_seeds(rows) for task, rows in content.pop("tasks").items()}
         assert all(tasks.values())
         return SuiteResults(content.pop("suite"), tasks, content.pop("published"), content)
+
+
+def best(published: dict[str, dict[str, float]], task: str) -> float:
+    """The best return that is published for a task; NaN if none is."""
+    return max((of[task] for of in published.values() if task in of), default=math.nan)
 
 
 def read_published(path: Path) -> dict[str, dict[str, float]]:

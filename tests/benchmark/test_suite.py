@@ -78,6 +78,7 @@ def test_a_file_gives_back_what_was_written_unless_it_is_damaged(tmp_path):
     [
         (["--seeds", "0"], "--seeds is 0; it must be 1 or more"),
         (["--at-once", "-1"], "--at-once is -1; it must be 1 or more"),
+        (["--stop-above", "0"], "--stop-above is 0"),
         (["--json", "a.png"], "would be overwritten by the picture"),
         (["--json", "gone/a.json"], "gone"),
         (["--flags='"], "are no words: No closing quotation"),
@@ -93,6 +94,28 @@ def test_a_mistake_in_the_flags_is_told_before_any_training(
     with pytest.raises(ConfigError, match=says):
         suite.main()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_training_ends_above_so_many_times_the_best_published_return(tmp_path):
+    options = suite.Options("cartpole", seeds=2, log_root=tmp_path, stop_above=1.05)
+    first, second = suite.trainings_of("cartpole-balance", options, 40.0)
+    assert first.config.until == second.config.until == "mean_return>42"
+    assert first.flags[first.flags.index("--until") + 1] == "mean_return>42"
+    (unpublished,) = suite.trainings_of(
+        "cartpole-balance", suite.Options("cartpole", seeds=1, stop_above=1.05), math.nan
+    )
+    assert unpublished.config.until is None
+    assert "--until" not in unpublished.flags
+    # A run that ended there is over.
+    flags = ("--num-envs", "4", "--ppo.num-mini-batches", "1", "--num-steps-per-env", "8")
+    options.flags = " ".join((*flags, "--max-iterations", "3", "--eval-interval", "1"))
+    options.flags += " --eval-episodes 2"
+    (short, _) = suite.trainings_of("cartpole-balance", options, 1e-6)
+    assert short.result() is None
+    assert short.start().wait() == 0
+    result = short.result()
+    assert result is not None
+    assert result.end.iteration == 1
 
 
 class Sleeper:
