@@ -354,6 +354,28 @@ def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> N
     assert states[1] == pytest.approx(states[0], abs=1e-6)
 
 
+def test_a_velocity_servo_beside_a_position_servo_is_damping(tmp_path: Path) -> None:
+    def made(of_joint: str):
+        servos = "".join(of_joint.format(joint=f"{n}{j}") for n in "pqrs" for j in "abc")
+        text = quadruped(actuators=f"<actuator>{servos}</actuator>")
+        return prepared_of(text, tmp_path)
+
+    position = '<position joint="{joint}" kp="80" kv="KV" forcerange="-50 50"/>'
+    velocity = '<velocity joint="{joint}" kv="4" gear="0.5" ctrlrange="-3 3"/>'
+    alone = made(position.replace("KV", "2"))
+    for pair in (velocity + position, position + velocity):
+        both = made(pair.replace("KV", "1"))
+        assert both.model.nu == 12
+        assert both.robot.servos == alone.robot.servos
+        states = []
+        for prepared in (alone, both):
+            guided = Guided(prepared.model, prepared.home, lift=1.0)
+            for _ in guided.run(0.3, prepared.ctrl + 0.1):
+                pass
+            states.append(guided.data.qpos.copy())
+        assert states[1] == pytest.approx(states[0], abs=1e-4)
+
+
 def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: Path) -> None:
     text = biped().replace('"ju', '"l').replace('"jv', '"r')
     sides = gait(prepared_of(text, tmp_path, "urdf")).mirror

@@ -122,26 +122,24 @@ def inspect(
 
 
 def _servo(model: mujoco.MjModel, joint: str) -> Servo:
-    """The actuator of a joint; among several, the one with position control."""
+    """The actuator of a joint; among several, the first with position control counts alone."""
     number = model.joint(joint).id
     bounds = [np.inf]
     if model.jnt_actfrclimited[number]:
         bounds.append(float(np.abs(model.jnt_actfrcrange[number]).max()))
-    kind: Literal["position", "motor", "none"] = "none"
+    on_joint = (model.actuator_trntype <= IN_PARENT) & (model.actuator_trnid[:, 0] == number)
+    is_affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    servos = np.flatnonzero(on_joint & is_affine & (model.actuator_biasprm[:, 1] < 0.0))
+    kind: Literal["position", "motor", "none"] = "motor" if on_joint.any() else "none"
     stiffness = 0.0
-    for i in range(model.nu):
-        if model.actuator_trntype[i] > IN_PARENT or model.actuator_trnid[i, 0] != number:
-            continue
-        gear = abs(float(model.actuator_gear[i, 0]))
-        gain, bias = float(model.actuator_gainprm[i, 0]), model.actuator_biasprm[i]
+    for i in servos[:1] if servos.size else np.flatnonzero(on_joint):
+        gear, gain = abs(float(model.actuator_gear[i, 0])), float(model.actuator_gainprm[i, 0])
         if model.actuator_forcelimited[i]:
             bounds.append(gear * float(np.abs(model.actuator_forcerange[i]).max()))
-        if model.actuator_biastype[i] == int(mujoco.mjtBias.mjBIAS_AFFINE) and bias[1] < 0.0:
+        if servos.size:
             kind, stiffness = "position", gain * gear**2
-        elif kind == "none":
-            kind = "motor"
-            if model.actuator_ctrllimited[i] and model.actuator_gaintype[i] == 0:
-                bounds.append(gear * gain * float(np.abs(model.actuator_ctrlrange[i]).max()))
+        elif model.actuator_ctrllimited[i] and not (model.actuator_gaintype[i] or is_affine[i]):
+            bounds.append(gear * gain * float(np.abs(model.actuator_ctrlrange[i]).max()))
     return Servo(joint, kind, stiffness, min(bounds))
 
 

@@ -158,17 +158,21 @@ def add_servos(
         on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
         own = [a for a in on_joints if a.target == servo.joint]
         if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
+            kept = next(actuator for actuator in own if actuator.biasprm[1] < 0.0)
+            if kept.gear[0] not in (0.0, 1.0):
+                _remove_gear(kept)
             for actuator in own:
-                if actuator.biasprm[1] < 0.0 and actuator.gear[0] not in (0.0, 1.0):
-                    _remove_gear(actuator)
-            if not joint.armature and not any(actuator.armature for actuator in own):
+                if actuator is not kept:
+                    # A velocity servo beside it is damping.
+                    joint.damping[0] += max(-actuator.biasprm[2], 0.0) * actuator.gear[0] ** 2
+                    _remove(spec, actuator, joint)
+            if not joint.armature and not kept.armature:
                 firm, rotors = min(servo.stiffness, _FIRM * torque), rotors + 1
                 joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
             servos.append(replace(servo, torque=torque))
             continue
         for actuator in own:
-            joint.armature += actuator.armature * actuator.gear[0] ** 2
-            spec.delete(actuator)
+            _remove(spec, actuator, joint)
         in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
         if (in_loop or servo.joint in robot.passive) and servo.kind == "none":
             servos.append(replace(servo, torque=0.0))
@@ -232,6 +236,12 @@ def _set_gains(
     """Make a position servo of an actuator, damped with what it moves, in place."""
     damping = max(_ELASTIC * stiffness, 2.0 * _DAMPING_RATIO * np.sqrt(stiffness * inertia))
     actuator.set_to_position(kp=stiffness, kv=max(damping - float(joint.damping[0]), 0.0))
+
+
+def _remove(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint) -> None:
+    """Delete an actuator, in place; the inertia of its rotor stays with the joint."""
+    joint.armature += actuator.armature * actuator.gear[0] ** 2
+    spec.delete(actuator)
 
 
 def _remove_gear(actuator: mujoco.MjsActuator) -> None:
