@@ -46,7 +46,7 @@ class Gait:
 def gait(prepared: Prepared) -> Gait:
     """The figures of a trot on four legs, of steps on two, of a tripod gait on six."""
     robot, height = prepared.robot, prepared.hip_height
-    legs = 2 if len(robot.legs) == 2 else 4
+    legs = robot.stance
     speed, rate = math.sqrt(9.81 * height), math.sqrt(9.81 / height)
     swing = round(_SWING[legs] * height, 3)
     (back, ahead), (right, left) = _SPEEDS[legs]

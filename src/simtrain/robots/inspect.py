@@ -73,6 +73,11 @@ class Robot:
         return tuple(servo.joint for servo in self.servos)
 
     @property
+    def stance(self) -> Literal[2, 4]:
+        """2 for a robot on two legs, 4 on more: the key of constants that differ between them."""
+        return 2 if len(self.legs) == 2 else 4
+
+    @property
     def leg_joints(self) -> tuple[str, ...]:
         """Names of the joints of legs and trunk, in the model's order."""
         held = {joint for limb in self.arms for joint in limb.joints + limb.beside}

@@ -122,13 +122,13 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
 
 def step_rate(robot: Robot, hip_height: float) -> float:
     """Steps of each foot a second."""
-    part = _STEP_FREQUENCY[2 if len(robot.legs) == 2 else 4]
+    part = _STEP_FREQUENCY[robot.stance]
     return float(part * np.sqrt(9.81 / hip_height))
 
 
 def swing_rate(robot: Robot, hip_height: float) -> float:
     """The natural frequency with which a leg on its servo follows the steps, rad/s."""
-    part = _SWING[2 if len(robot.legs) == 2 else 4]
+    part = _SWING[robot.stance]
     return 2.0 * np.pi * part * step_rate(robot, hip_height)
 
 
@@ -169,7 +169,7 @@ def _finish(
     option.noslip_iterations = 0
     touching = leave_contacts(spec, home)
     home, ctrl = _at_rest(spec, robot, home)
-    if len(robot.legs) == 2:
+    if robot.stance == 2:
         robot = stiffen(spec, robot, home, ctrl)
         home, ctrl = _at_rest(spec, robot, home)
     timestep = float(spec.option.timestep)
@@ -321,11 +321,11 @@ def _bend(
     hip, last = anchors[0], anchors[-1]
     links = [float(np.linalg.norm(b - a)) for a, b in pairwise(anchors)]
     links.append(float(last[2] - sole[2] if foot.length else np.linalg.norm(last - sole)))
-    length, height, is_biped = sum(links), float(hip[2] - sole[2]), len(robot.legs) == 2
+    length, height, is_biped = sum(links), float(hip[2] - sole[2]), robot.stance == 2
     places = [model.joint(name).qposadr[0] for name in leg.joints]
     guesses = [data.qpos[places].copy()]
     if not (robot.has_keyframe and _LYING * length < height < 0.985 * length):
-        part = _CROUCH.get(len(robot.legs), _CROUCH[4])
+        part = _CROUCH[robot.stance]
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
         signs = [np.sign(data.xaxis[model.joint(name).id, 1]) for name in pitch[:2]]

@@ -147,7 +147,7 @@ def add_servos(
     """
     model = compiled(spec)
     needed, moved = _carried(model, robot), _even_inertias(model, robot, home)
-    least = _WEAK[2 if len(robot.legs) == 2 else 4] * rate**2
+    least = _WEAK[robot.stance] * rate**2
     in_legs = {name for leg in robot.legs for name in leg.joints}
     own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
     is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
