@@ -26,7 +26,6 @@ from simtrain import (
     mdp,
     task,
 )
-from simtrain.env.reading import read_as
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,7 +122,6 @@ def reset_velocities(env: Env, mask: Tensor, joints: Joints, std: float) -> None
     env.sim.write("qvel", velocity, mask, joints.qvel)
 
 
-@read_as("joint_pos", functions=("cos", "sin"))
 def pole_angle_cos_sin(env: Env, joints: Joints) -> Tensor:
     """Cosine and sine of the pole's angle, (1, 0) when upright. Shape: ``(num_envs, 2)``."""
     import torch

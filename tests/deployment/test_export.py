@@ -42,6 +42,7 @@ from simtrain.env.commands import CommandTerm
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
 from simtrain.env.model import compile_model, self_contained_xml
+from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError, ExportError
 from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import SavedPolicy
@@ -309,6 +310,11 @@ def _step(task: TaskCfg) -> RobotStep:
 def test_a_term_that_uses_what_a_robot_does_not_have_is_refused_by_name(message) -> None:
     with pytest.raises(ConfigError, match=message):
         _step(tiny_task(**REFUSED[message]))
+
+
+def test_a_term_is_read_as_given_or_from_places() -> None:
+    with pytest.raises(ConfigError, match=r"'joint_pos'.* write .given., or .places. with names"):
+        read_as("joint_pos")
 
 
 def test_actions_and_commands_of_ones_own_are_part_of_the_graph() -> None:

@@ -44,7 +44,6 @@ from simtrain.deployment.export import export_policy
 from simtrain.deployment.run_policy import Policy
 from simtrain.deployment.verify import Verifier
 from simtrain.env.env import Env
-from simtrain.env.reading import read_as
 from simtrain.errors import ConfigError, ExportError
 from simtrain.training.saved_policy import SavedPolicy
 
@@ -86,7 +85,6 @@ MODEL = f"""
 """
 
 
-@read_as("joint_pos", functions=("cos", "sin"))  # as tasks were once to say
 def angles(env: Env, joints: Any) -> Tensor:
     position = env.bind("qpos")[:, joints.qpos]
     return torch.cat((position.cos(), position.sin()), dim=1)

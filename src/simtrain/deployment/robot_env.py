@@ -50,15 +50,14 @@ class RobotTask:
                 if hasattr(function, "given"):
                     self.given[f"{group}.{name}"] = function.given(env, of_term)
                 elif hasattr(function, "places"):
-                    facts = function.places(env, of_term)
-                    names += [*facts.get("places", ()), facts.get("frame"), facts.get("origin")]
+                    names += function.places
         sensors = [name for value in params if isinstance(value, Sensors) for name in value.names]
         self.contacts = list(dict.fromkeys(sensors))
         self.found = [int(model.sensor(name).adr[0]) for name in self.contacts]
         for command in env.commands.terms.values():
             names += command.describe().get("places", ())
         places = [value for value in params if isinstance(value, Places)]
-        places += [find_places(model, name, "cpu") for name in names if name]
+        places += [find_places(model, name, "cpu") for name in names]
         ids = [np.atleast_1d(np.r_[place.ids]) for place in places]
         self.places = {
             name: (place.are_sites, int(number))

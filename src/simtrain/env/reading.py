@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from simtrain.errors import ConfigError
+
 T = TypeVar("T")
 MirrorRule = float | str | tuple[Any, ...] | Callable[..., list[tuple[int, float]]]
 """How the entries of a term are reflected."""
@@ -58,23 +60,25 @@ def checked_by(check: Callable[..., None]) -> Callable[[T], T]:
 
 
 def read_as(
-    source: str,
+    kind: str,
     names: tuple[str, ...] = (),
     *,
     more: Callable[[Any, Mapping[str, Any]], dict[str, Any]] | None = None,
-    **_: Any,
 ) -> Callable[[T], T]:
     """Declare what a robot's program must provide for a term's function or class.
 
-    ``"given"`` is for values that do not depend only on joints, the floating base, contacts, places
-    and commands, such as images: the program provides the value. `more` is a function of the
-    environment and the term's resolved parameters; its result is written to ``policy.json``, and
-    numbers under ``minus`` are subtracted from the value. ``"places"`` is for a term that looks up
-    the poses of bodies or sites by their `names`. Older tasks use other sources, and `more` with
-    ``places``; most of these are now detected automatically.
+    ``"given"``: the value, which does not depend only on joints, the floating base, contacts,
+    places and commands, such as an image. `more` is a function of the environment and the term's
+    resolved parameters; its result is written to ``policy.json``, and numbers under ``minus`` are
+    subtracted from the value. ``"places"``: the poses of the bodies or sites of these `names`,
+    which the term looks up. All else is detected; ConfigError for another `kind`.
     """
-    known = more or (lambda env, params: {"places": names} if names else {})
-    return _with_attribute("given" if source == "given" else "places", known)
+    if kind == "given":
+        return _with_attribute("given", more or (lambda env, params: {}))
+    if kind != "places":
+        known = '"given", or "places" with names; all else is detected, without read_as'
+        raise ConfigError(f"read_as({kind!r}) is not known: write {known}")
+    return _with_attribute("places", names)
 
 
 def _with_attribute(name: str, value: object) -> Callable[[T], T]:
