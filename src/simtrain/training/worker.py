@@ -68,10 +68,11 @@ def run_worker(context: RunContext) -> TrainingResult | None:
 def _train(context: RunContext, trainer: Trainer) -> TrainingResult | None:
     """Make the features, in the order in which they act, restore a saved state, and train."""
     timing, recorder = Timing(context, trainer), Recorder(context, trainer)
-    features: list[Feature] = [PeriodicEvaluation(context, trainer)]
+    evaluation = PeriodicEvaluation(context, trainer)
+    features: list[Feature] = [evaluation]
     if context.member is not None:
         make = partial(make_algorithm, trainer.env, context.rank, timer=trainer.timer)
-        features.append(Population(context, trainer, recorder, make))
+        features.append(Population(context, trainer, recorder, evaluation, make))
     # Times end before the recorder draws the report, and after the last save. A saved state knows
     # what all records have, the videos in them too.
     features += [recorder, timing, FailureMonitor(context, trainer)]

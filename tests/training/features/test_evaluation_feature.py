@@ -10,6 +10,7 @@ from tiny_training import ALONE, Console, make_context
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.run.checkpoint import BEST, read_checkpoint, save_model
+from simtrain.training.context import Member
 from simtrain.training.features import Iteration
 from simtrain.training.features.evaluation import PeriodicEvaluation
 from simtrain.training.loop import Trainer
@@ -67,6 +68,16 @@ def test_a_run_that_is_to_stop_does_not_wait_for_an_evaluation(evaluation, tmp_p
     with evaluation(stop=lambda: True) as feature:
         assert after(feature, 2, is_last=True).metrics == {"Loss/kl": 0.5}
     assert not (tmp_path / BEST).exists()
+
+
+def test_an_exchange_uses_the_evaluation_of_its_iteration(evaluation, tmp_path):
+    (tmp_path / "members" / "0").mkdir(parents=True)
+    with evaluation(member=Member(0, None)) as feature:
+        iteration = after(feature, 2)
+        made = feature.evaluation_of(2)
+        assert made.tags(2).items() <= iteration.metrics.items()
+        assert feature.evaluation_of(2) is made
+        assert feature.evaluation_of(3) is not made
 
 
 def test_a_resumed_run_keeps_its_best_policy_until_there_is_a_better_one(

@@ -164,7 +164,7 @@ def main(folder: Path, kills: int) -> None:
     pairs = replace(CONFIG, population=2, ranks_per_member=2, max_iterations=4)
     Members(folder / "pairs", pairs).until_end()
     # Saves between two exchanges, of which a killed member lacks the newest.
-    seldom = replace(CONFIG, population_interval=6, save_interval=2)
+    seldom = replace(CONFIG, population_interval=6, save_interval=2, eval_interval=3)
     Members(folder / "seldom", seldom).until_end()
     run = folder / "seldom-killed"
     members = Members(run, seldom)

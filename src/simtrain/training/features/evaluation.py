@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from simtrain.files import damage_as_config_error
-from simtrain.run.checkpoint import BEST, copied_to_host, policy_state, read_checkpoint
+from simtrain.run.checkpoint import BEST, copied_to_host, read_checkpoint
 from simtrain.training.context import RunContext
 from simtrain.training.evaluator import Evaluation, Evaluator, evaluator_of_run
 from simtrain.training.features import Feature, Iteration
@@ -43,20 +44,24 @@ class PeriodicEvaluation(Feature):
         self._evaluator: Evaluator | None = None
         self._process: EvaluatorProcess | None = None
         self._done: list[tuple[PolicySnapshot, Evaluation]] = []
+        self._newest: tuple[int, Evaluation] | None = None  # of this process, and its iteration
         self._best = -math.inf
 
     def __enter__(self) -> Self:
         """Build the evaluator on rank 0; ConfigError if a metric of the task is not as required."""
         context, config, rank = self._context, self._context.config, self._context.rank
-        if self._interval is None or not rank.is_main:
+        if not rank.is_main:
+            return self
+        uses_process = context.shared.evaluator is not None
+        if context.member is not None or (self._interval is not None and not uses_process):
+            self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
+        if self._interval is None:
             return self
         if (context.run / BEST).exists():  # of a run that is resumed
             infos = read_checkpoint(context.run / BEST)["infos"]
             with damage_as_config_error(f"{BEST} is damaged"):
                 self._best = float(infos.get(_RETURN, self._best))
-        if context.shared.evaluator is None:
-            self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
-        else:
+        if context.shared.evaluator is not None:
             # Threads that training on this host leaves, at least one.
             trains = (rank.of_job or rank).world_size
             if rank.device.type == "cpu":
@@ -85,6 +90,19 @@ class PeriodicEvaluation(Feature):
         iteration.metrics |= metrics
         iteration.is_last = iteration.is_last or ends
 
+    def evaluation_of(
+        self, iteration: int, stop: Callable[[], bool] = lambda: False
+    ) -> Evaluation | None:
+        """Evaluate the current policy, once in each iteration; None if `stop`; on rank 0."""
+        if self._newest is None or self._newest[0] != iteration:
+            assert self._evaluator is not None
+            actor, policy = self._trainer.config.ppo.actor, self._trainer.ppo.actor
+            evaluation = self._evaluator(actor, policy.state_dict(), stop)
+            if evaluation is None:
+                return None
+            self._newest = iteration, evaluation
+        return self._newest[1]
+
     def _evaluate(self, iteration: Iteration, due: bool) -> tuple[dict[str, float], bool]:
         """The metrics of an evaluation, and whether a stop condition holds; on rank 0."""
         if due:
@@ -103,18 +121,15 @@ class PeriodicEvaluation(Feature):
     def _submit(self, iteration: Iteration) -> None:
         """Evaluate the policy, unless training is to stop."""
         stop, trainer = self._context.stop, self._trainer
-        if stop():
+        if self._interval is None or stop():
             return
         networks, counts = trainer.ppo.save(), (iteration.number, iteration.env_steps)
         if self._process is not None:
             networks = copied_to_host(networks)  # training goes on to change them
             self._process.submit(PolicySnapshot(*counts, trainer.config, networks))
-        elif self._evaluator is not None:
-            actor = trainer.config.ppo.actor
-            evaluation = self._evaluator(actor, policy_state(networks), stop)
-            if evaluation is not None:
-                policy = PolicySnapshot(*counts, trainer.config, networks)
-                self._done.append((policy, evaluation))
+        elif (evaluation := self.evaluation_of(iteration.number, stop)) is not None:
+            policy = PolicySnapshot(*counts, trainer.config, networks)
+            self._done.append((policy, evaluation))
 
     def _results(self) -> dict[str, float]:
         """Show finished evaluations, keep the best policy; the newest evaluation's metrics."""

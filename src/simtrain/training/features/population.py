@@ -26,7 +26,6 @@ from simtrain.config.train import TrainConfig
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import DivergenceError
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
-from simtrain.training.evaluator import Evaluator, evaluator_of_run
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import PolicySnapshot, save_best
 from simtrain.training.features.conditions import stop_condition
@@ -47,6 +46,7 @@ from simtrain.training.population.exchanges import ExchangeRecords, Report, Sett
 if TYPE_CHECKING:
     from simtrain.algorithms.distillation import Algorithm
     from simtrain.training.context import RunContext
+    from simtrain.training.features.evaluation import PeriodicEvaluation
     from simtrain.training.features.recorder import Recorder
     from simtrain.training.loop import Trainer
 
@@ -61,6 +61,7 @@ class Population(Feature):
         context: RunContext,
         trainer: Trainer,
         recorder: Recorder,
+        evaluation: PeriodicEvaluation,
         make_algorithm: Callable[[TrainConfig], Algorithm],
     ) -> None:
         """Give the member its own hyper-parameters, in place.
@@ -69,6 +70,7 @@ class Population(Feature):
         """
         assert context.member is not None
         self._context, self._trainer, self._recorder = context, trainer, recorder
+        self._evaluation = evaluation
         self._make_algorithm = make_algorithm
         self._config, self._member = context.config, context.member.number
         self._leaders = context.member.leaders
@@ -87,22 +89,19 @@ class Population(Feature):
         self._best = -math.inf  # the best fitness of any member so far, the larger the better
         self._ends = False  # whether the population is to end at the next meeting
         self._waited = 0.0
-        self._evaluator: Evaluator | None = None
         self._records: ExchangeRecords | None = None
         self._saved: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        """Build the evaluator on leaders, and open the run's own files on the first of them.
+        """Open the run's own files on the first of all ranks.
 
         Raises:
             ConfigError: another process writes to the run, or its folder cannot be written to.
         """
-        context, trainer, rank = self._context, self._trainer, self._context.rank
+        context, trainer = self._context, self._trainer
         self._iterations = context.iterations(trainer.iteration, trainer.env_steps)
-        if self._leaders is not None:
-            self._evaluator = evaluator_of_run(self._config, rank.device, rank.threads)
-            if self._leaders.is_main:
-                self._records = ExchangeRecords(context, self._saved, self._exchange_before)
+        if self._leaders is not None and self._leaders.is_main:
+            self._records = ExchangeRecords(context, self._saved, self._exchange_before)
         self._last_meeting = time.perf_counter()
         return self
 
@@ -204,10 +203,8 @@ class Population(Feature):
 
     def _report(self, iteration: Iteration) -> Report:
         """This member's evaluation; its metrics are added to those of the iteration."""
-        assert self._evaluator is not None
         losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
-        actor = self._trainer.config.ppo.actor
-        evaluation = self._evaluator(actor, self._trainer.ppo.actor.state_dict())
+        evaluation = self._evaluation.evaluation_of(iteration.number)
         assert evaluation is not None
         tags = evaluation.tags(iteration.number)
         iteration.metrics |= {**tags, "Population/waiting": self._waited}
