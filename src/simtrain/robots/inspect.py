@@ -12,10 +12,10 @@ from typing import Literal
 import mujoco
 import numpy as np
 
+from simtrain.env.control.transmission import actuators_on
 from simtrain.robots.read import compiled
 from simtrain.robots.tree import Foot, Limb, Tree
 
-IN_PARENT = int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)  # the types up to it act on joints
 _ALIKE = 0.08
 """Maximum distance of a limb from the mirror image of another, as a fraction of base height."""
 
@@ -132,16 +132,16 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
     bounds = [np.inf]
     if model.jnt_actfrclimited[number]:
         bounds.append(float(np.abs(model.jnt_actfrcrange[number]).max()))
-    on_joint = (model.actuator_trntype <= IN_PARENT) & (model.actuator_trnid[:, 0] == number)
+    own = actuators_on(model, "joint", joint)
     is_affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
-    servos = np.flatnonzero(on_joint & is_affine & (model.actuator_biasprm[:, 1] < 0.0))
-    kind: Literal["position", "motor", "none"] = "motor" if on_joint.any() else "none"
+    servos = [i for i in own if is_affine[i] and model.actuator_biasprm[i, 1] < 0.0]
+    kind: Literal["position", "motor", "none"] = "motor" if own else "none"
     stiffness = 0.0
-    for i in servos[:1] if servos.size else np.flatnonzero(on_joint):
+    for i in servos[:1] or own:
         gear, gain = abs(float(model.actuator_gear[i, 0])), float(model.actuator_gainprm[i, 0])
         if model.actuator_forcelimited[i]:
             bounds.append(gear * float(np.abs(model.actuator_forcerange[i]).max()))
-        if servos.size:
+        if servos:
             kind, stiffness = "position", gain * gear**2
         elif model.actuator_ctrllimited[i] and not (model.actuator_gaintype[i] or is_affine[i]):
             bounds.append(gear * gain * float(np.abs(model.actuator_ctrlrange[i]).max()))

@@ -9,8 +9,9 @@ import mujoco
 import numpy as np
 from scipy.optimize import brentq
 
+from simtrain.env.control.transmission import actuators_on, joint_actuators
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import IN_PARENT, Robot
+from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, down_to, touching_bodies
 from simtrain.robots.read import compiled
 
@@ -111,12 +112,12 @@ def settled(
     By simulation, which corrects `ctrl` until the driven joints are at home: `(nq,)`, `(nu,)`.
     """
     guided, ctrl = Guided(model, home), ctrl.copy()
-    on_joint = model.actuator_trntype <= IN_PARENT
-    places = model.jnt_qposadr[model.actuator_trnid[on_joint, 0]]
+    actuators, joints = joint_actuators(model)
+    places = model.jnt_qposadr[joints]
     for _ in range(_CORRECTIONS):
         for _ in guided.run(_REST_S, ctrl):
             pass
-        ctrl[on_joint] += home[places] - guided.data.qpos[places]
+        ctrl[actuators] += home[places] - guided.data.qpos[places]
     return guided.data.qpos.copy(), ctrl
 
 
@@ -126,10 +127,9 @@ def targets(
     """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`."""
     ctrl: np.ndarray = at(model, qpos).actuator_length.copy()
     if torques is not None:
-        on_joint = model.actuator_trntype <= IN_PARENT
-        dofs = model.jnt_dofadr[model.actuator_trnid[on_joint, 0]]
-        stiffness = model.actuator_gainprm[on_joint, 0] * model.actuator_gear[on_joint, 0]
-        ctrl[on_joint] += torques[dofs] / stiffness
+        actuators, joints = joint_actuators(model)
+        stiffness = model.actuator_gainprm[actuators, 0] * model.actuator_gear[actuators, 0]
+        ctrl[actuators] += torques[model.jnt_dofadr[joints]] / stiffness
     return ctrl
 
 
@@ -151,12 +151,11 @@ def add_servos(
     in_legs = {name for leg in robot.legs for name in leg.joints}
     own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
     is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
-    servos, added, rotors = [], [], 0
+    servos, added, rotors, actuators = [], [], 0, list(spec.actuators)
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
-        on_joints = (a for a in spec.actuators if int(a.trntype) <= IN_PARENT)
-        own = [a for a in on_joints if a.target == servo.joint]
+        own = [actuators[i] for i in actuators_on(model, "joint", servo.joint)]
         if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
             kept = next(actuator for actuator in own if actuator.biasprm[1] < 0.0)
             if kept.gear[0] not in (0.0, 1.0):

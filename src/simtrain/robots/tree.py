@@ -10,6 +10,7 @@ from itertools import product
 import mujoco
 import numpy as np
 
+from simtrain.env.control.transmission import joint_actuators
 from simtrain.errors import ConfigError, did_you_mean
 
 _ROUND = [int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)]
@@ -90,8 +91,7 @@ class Tree:
         With motors and loops, these are all joints without an actuator.
         """
         model, kinds = self.model, (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD)
-        on_joint = model.actuator_trntype <= int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)
-        driven = {model.joint(number).name for number in model.actuator_trnid[on_joint, 0]}
+        driven = {model.joint(number).name for number in joint_actuators(model)[1]}
         if driven and np.isin(model.eq_type, [int(kind) for kind in kinds]).any():
             return set(self.joints()) - driven
         coupled = (model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & (model.eq_obj2id >= 0)

@@ -14,9 +14,8 @@ from simtrain.errors import ConfigError
 from simtrain.sim.engine import Index
 
 Kind = Literal["joint", "tendon", "site"]
-_JOINT = mujoco.mjtTrn.mjTRN_JOINT.value
 _TRANSMISSIONS: dict[Kind, tuple[int, ...]] = {
-    "joint": (_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value),
+    "joint": (mujoco.mjtTrn.mjTRN_JOINT.value, mujoco.mjtTrn.mjTRN_JOINTINPARENT.value),
     "tendon": (mujoco.mjtTrn.mjTRN_TENDON.value,),
     "site": (mujoco.mjtTrn.mjTRN_SITE.value,),
 }
@@ -27,6 +26,12 @@ def actuators_on(model: mujoco.MjModel, kind: Kind, name: str) -> list[int]:
     number = getattr(model, kind)(name).id
     drives = np.isin(model.actuator_trntype, _TRANSMISSIONS[kind])
     return [int(i) for i in np.flatnonzero(drives & (model.actuator_trnid[:, 0] == number))]
+
+
+def joint_actuators(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of the actuators that drive joints, and of the joint that each drives."""
+    actuators = np.flatnonzero(np.isin(model.actuator_trntype, _TRANSMISSIONS["joint"]))
+    return actuators, model.actuator_trnid[actuators, 0]
 
 
 def find_driving(
@@ -90,14 +95,13 @@ def control_of(model: mujoco.MjModel, actuator: int) -> str:
 
 def joint_servos(model: mujoco.MjModel) -> dict[int, int]:
     """The position actuators of slides and hinges that have a gear, each with its joint's id."""
-    joints = {
-        i: int(model.actuator_trnid[i, 0])
-        for i in range(model.nu)
-        if model.actuator_trntype[i] == _JOINT
+    return {
+        int(i): int(joint)
+        for i, joint in zip(*joint_actuators(model), strict=True)
+        if model.jnt_type[joint] in ONE_DEGREE
         and model.actuator_gear[i, 0] != 0.0
         and control_of(model, i) == "position"
     }
-    return {i: joint for i, joint in joints.items() if model.jnt_type[joint] in ONE_DEGREE}
 
 
 def find_servos(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
