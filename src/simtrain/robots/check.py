@@ -112,7 +112,7 @@ def _loops(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
     yield Finding("loops", good, text)
 
 
-def _contacts(prepared: Prepared, model: mujoco.MjModel) -> Iterator[Finding]:
+def _contacts(prepared: Prepared, _: mujoco.MjModel) -> Iterator[Finding]:
     pairs = prepared.touching
     text = "no parts of the robot touch each other at home"
     if pairs:
