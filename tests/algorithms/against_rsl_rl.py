@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from simtrain import ActorCfg, CnnCfg, CriticCfg, PpoCfg
+from simtrain.algorithms.algorithm import MiniBatchAlgorithm
 from simtrain.algorithms.ppo import PPO
 from simtrain.algorithms.symmetry import MirrorMap, MirrorMaps
 from simtrain.launch.rank import Rank
@@ -84,19 +85,41 @@ def reference(ours: PPO, **changes: Any) -> RslPPO:
     return theirs
 
 
+def act(algorithm: Any, obs: TensorDict) -> None:
+    """Act on `obs` as training does, or as rsl_rl's runner does."""
+    if not isinstance(algorithm, MiniBatchAlgorithm):
+        algorithm.act(obs)
+        return
+    if algorithm.storage.step == 0:
+        algorithm.begin_rollout()
+    algorithm.act_in(obs, algorithm.storage.transitions[algorithm.storage.step])
+
+
+def record(
+    algorithm: Any, obs: TensorDict, rewards: Tensor, dones: Tensor, time_outs: Tensor
+) -> None:
+    """Record what the actions led to, in the same two ways."""
+    if not isinstance(algorithm, MiniBatchAlgorithm):
+        algorithm.process_env_step(obs, rewards, dones, {"time_outs": time_outs})
+        return
+    transition = algorithm.storage.transitions[algorithm.storage.step]
+    algorithm.record(transition, rewards, dones, time_outs)
+    algorithm.storage.step += 1
+
+
 def roll_out(ppo: RslPPO, seed: int) -> None:
     """Fill the storage with made-up transitions: episodes end in some places, one of them twice."""
     torch.manual_seed(seed)
     with torch.inference_mode():
         obs = observed()
         for step in range(STEPS):
-            ppo.act(obs)
+            act(ppo, obs)
             obs = observed()
             dones, time_outs = torch.zeros(2, ENVS, dtype=torch.bool)
             dones[1] = time_outs[1] = step == 2
             dones[3] = step in (1, 4)
             dones[5] = step == STEPS - 1
-            ppo.process_env_step(obs, torch.randn(ENVS), dones, {"time_outs": time_outs})
+            record(ppo, obs, torch.randn(ENVS), dones, time_outs)
         ppo.compute_returns(obs)
     move_on(ppo)
 

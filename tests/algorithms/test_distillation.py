@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from against_rsl_rl import ACTIONS, ALONE, ENVS, STEPS
+from against_rsl_rl import ACTIONS, ALONE, ENVS, STEPS, act, record
 from rsl_rl.algorithms import Distillation as RslDistillation
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
@@ -51,20 +51,11 @@ def roll_out(algorithm: Distillation | RslDistillation, seed: int) -> None:
     """Collect made-up steps; two episodes end within, one with the last step."""
     torch.manual_seed(seed)
     with torch.inference_mode():
-        if isinstance(algorithm, Distillation):
-            algorithm.begin_rollout()
         for step in range(STEPS):
             obs, dones = observed(), torch.zeros(ENVS, dtype=torch.bool)
             dones[1], dones[3], dones[0] = step == 1, step == 2, step == STEPS - 1
-            rewards = torch.zeros(ENVS)
-            if isinstance(algorithm, Distillation):
-                transition = algorithm.storage.transitions[step]
-                algorithm.act_in(obs, transition)
-                algorithm.record(transition, rewards, dones, dones)
-                algorithm.storage.step += 1
-            else:
-                algorithm.act(obs)
-                algorithm.process_env_step(obs, rewards, dones, {})
+            act(algorithm, obs)
+            record(algorithm, obs, torch.zeros(ENVS), dones, dones)
 
 
 @pytest.mark.parametrize("model", ["mlp", "gru", "lstm"])

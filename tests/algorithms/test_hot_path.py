@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 import simtrain
 from simtrain.algorithms.ppo import PPO
+from simtrain.algorithms.rollout import Transition
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
 from simtrain.launch.rank import Rank
 from simtrain.sim import EngineCfg
+from simtrain.training.graphs import collect_transition
 
 SOURCE = Path(simtrain.__file__).parent
 STEPS, ENVS = 12, 64
@@ -78,12 +81,10 @@ def place() -> str | None:
     return None
 
 
-def collect(env: Env, ppo: PPO, steps: int) -> None:
-    """As training does; `Env.step` gives copies besides, to those outside."""
-    for _ in range(steps):
-        rewards, dones = env.step_in_place(ppo.act(env.observations.latest))
-        extras = {"time_outs": env.terminations.time_outs}
-        ppo.process_env_step(env.observations.latest, rewards, dones, extras)
+def collect(env: Env, ppo: PPO, transitions: Sequence[Transition]) -> None:
+    """As training does."""
+    for transition in transitions:
+        collect_transition(env, ppo, transition)
 
 
 def env_and_ppo(task: str) -> tuple[Env, PPO]:
@@ -97,9 +98,10 @@ def env_and_ppo(task: str) -> tuple[Env, PPO]:
 def test_a_step_makes_no_tensors_but_those_of_terms_and_the_named(task: str) -> None:
     env, ppo = env_and_ppo(task)
     with torch.inference_mode():
-        collect(env, ppo, 2)
+        ppo.begin_rollout()
+        collect(env, ppo, ppo.storage.transitions[:2])
         with NewTensors() as new:
-            collect(env, ppo, 3)
+            collect(env, ppo, ppo.storage.transitions[2:5])
     assert not env.terminations.dones.any()
     assert new.made
     assert {name for name in new.made if not name.startswith(OF_DELAYS)} <= OF_A_STEP
@@ -109,7 +111,8 @@ def test_an_update_makes_nothing_as_large_as_a_hidden_layer() -> None:
     env, ppo = env_and_ppo("go1-velocity-flat")
     ppo.train_mode()
     with torch.inference_mode():
-        collect(env, ppo, STEPS)
+        ppo.begin_rollout()
+        collect(env, ppo, ppo.storage.transitions)
         ppo.compute_returns(env.get_observations())
     ppo.update()
     with NewTensors() as new:

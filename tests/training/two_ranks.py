@@ -170,18 +170,18 @@ def update(
     ppo.optimizer.norms = noting
     ppo.train_mode()
     with torch.inference_mode():
-        for (obs, rewards, dones, time_outs), draw in zip(rollout, noise, strict=True):
-            ppo.act(observed(obs))
+        ppo.begin_rollout()
+        for step, (obs, rewards, dones, time_outs) in enumerate(rollout):
+            transition = ppo.storage.transitions[step]
+            ppo.act_in(observed(obs), transition)
             # Actions by the given noise: the ranks' own generators have drawn others.
-            step = ppo.storage.step
             mean, std = ppo.storage.distribution_params
-            ppo.storage.actions[step] = mean[step] + std[step] * draw[mine]
+            ppo.storage.actions[step] = mean[step] + std[step] * noise[step][mine]
             if model != "mlp":  # which computes these later
                 policy = torch.distributions.Normal(mean[step], std[step])
                 log_prob = policy.log_prob(ppo.storage.actions[step]).sum(dim=1, keepdim=True)
                 ppo.storage.actions_log_prob[step] = log_prob
-            extras = {"time_outs": (dones & time_outs)[mine]}
-            ppo.process_env_step(observed(obs), rewards[mine], dones[mine], extras)
+            ppo.record(transition, rewards[mine], dones[mine], (dones & time_outs)[mine])
         ppo.compute_returns(observed(last))
     with torch.no_grad():  # the first divergence is else rounding error, whose sign sets the rate
         for parameter in ppo.actor.parameters():

@@ -109,23 +109,8 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         """Standard deviations of the policy's actions, ``(num_actions,)``."""
         return self.learner.std
 
-    @torch.no_grad()
-    def act(self, obs: TensorDict) -> Tensor:
-        """Sample actions, ``(num_envs, num_actions)``, valid until the next rollout; record."""
-        if self.storage.step == 0:
-            self.begin_rollout()
-        return self.act_in(obs, self.storage.transitions[self.storage.step])
-
-    def process_env_step(
-        self, obs: TensorDict, rewards: Tensor, dones: Tensor, extras: dict[str, Any]
-    ) -> None:
-        """Record what the actions led to; `rewards` and `dones` are ``(num_envs,)``."""
-        transition = self.storage.transitions[self.storage.step]
-        self.record(transition, rewards, dones, extras["time_outs"])
-        self.storage.step += 1
-
     def begin_rollout(self) -> None:
-        """Note what holds for all steps of a rollout, in place; `act` does so by itself."""
+        """See `MiniBatchAlgorithm.begin_rollout`."""
         super().begin_rollout()
         self.learner.begin_rollout()
 
