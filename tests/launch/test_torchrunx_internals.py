@@ -15,7 +15,7 @@ OF_A_RANK = """
 import logging, pathlib, socket, sys, threading
 from torchrunx.utils import log_streaming
 from simtrain.launch.private import admit, private_folder
-from simtrain.launch.torchrunx_internals import become_agent, source
+from simtrain.launch.torchrunx_internals import prepare_agent, source
 
 admitted, printed = threading.Event(), threading.Event()
 
@@ -33,7 +33,7 @@ class Handler(logging.Handler):
 facts = open(sys.argv[1], "w")
 with socket.create_server(("127.0.0.1", 0)) as free:
     port = free.getsockname()[1]
-become_agent(1.0)
+prepare_agent(1.0)
 log_streaming.log_records_to_socket("node", 1, "127.0.0.1", port)
 (stream,) = logging.root.handlers
 threading.Timer(0.5, serve).start()  # the server of a busy machine begins to listen late

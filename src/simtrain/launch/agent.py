@@ -14,7 +14,7 @@ import time
 
 from simtrain.launch.private import LOOPBACK, show_key
 from simtrain.launch.processes import ignore_stop_signals
-from simtrain.launch.torchrunx_internals import become_agent
+from simtrain.launch.torchrunx_internals import prepare_agent
 
 # How many seconds it may take:
 _CONNECT_SECONDS = 20.0  # the log server to listen, on this machine
@@ -29,7 +29,7 @@ def main() -> None:
     flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     server = flags["--launcher-hostname"], int(flags["--logger-port"])
     threading.Thread(target=_end_without, args=(server,), daemon=True).start()
-    become_agent(_RANKS_END_SECONDS)
+    prepare_agent(_RANKS_END_SECONDS)
     runpy.run_module("torchrunx", run_name="__main__", alter_sys=True)
 
 

@@ -50,14 +50,14 @@ from simtrain.launch.processes import (
 )
 from simtrain.launch.rank_process import RankProgram
 from simtrain.launch.torchrunx_internals import (
-    become_launcher,
     parse_killed,
+    prepare_launcher,
     run_on_host,
 )
 
 ResultT = TypeVar("ResultT")
 
-_NAME = "simtrain-launcher"
+_NAME, _AGENT = "simtrain-launcher", "simtrain.launch.agent"
 _VARIABLES = ("MUJOCO*", "WANDB*", "SIMTRAIN*", "WARP*", "OMP*", "GOMP*", "GLOO*")
 _OUT_OF_MEMORY = "SIGKILL often means that the machine ran out of memory"
 # How many seconds it may take:
@@ -179,7 +179,7 @@ def _run_launcher(
     import torchrunx
 
     job = program.job
-    become_launcher(one_machine=job.on_one_machine)
+    prepare_launcher(_AGENT, one_machine=job.on_one_machine)
     if job.on_one_machine:
         # What ranks leave in their temporary folder when they are killed goes with the job's own.
         os.environ.update(ONLY_LOOPBACK, TMPDIR=str(job_folder()))

@@ -23,7 +23,6 @@ from simtrain.launch.private import (
     show_key,
 )
 
-_AGENT = "simtrain.launch.agent"
 _CONNECT_SECONDS = 20.0
 _ResultT = TypeVar("_ResultT")
 
@@ -61,11 +60,11 @@ def source(record: logging.LogRecord) -> tuple[str | None, int | None, bool]:
     return fields.get("hostname"), fields.get("local_rank"), record.module == "log_streaming"
 
 
-def become_launcher(*, one_machine: bool) -> None:
+def prepare_launcher(agent: str, *, one_machine: bool) -> None:
     """Prepare this process for ``torchrunx.Launcher.run`` of a job.
 
-    Its agents are simtrain's, only the job's processes can connect, and on one machine it listens
-    on loopback alone.
+    Its agents run the module `agent`, only the job's processes can connect, and on one machine it
+    listens on loopback alone.
     """
     from torchrunx import launcher
     from torchrunx.utils import log_streaming
@@ -74,7 +73,7 @@ def become_launcher(*, one_machine: bool) -> None:
 
     def build_launch_command(**arguments: Any) -> str:
         command: str = build(**arguments)
-        return command.replace(" -m torchrunx ", f" -m {_AGENT} ")
+        return command.replace(" -m torchrunx ", f" -m {agent} ")
 
     class LogServer(log_streaming._LogRecordSocketReceiver):  # type: ignore[misc]
         """torchrunx's, which unpickles what it receives; only the job's processes are admitted."""
@@ -94,7 +93,7 @@ def become_launcher(*, one_machine: bool) -> None:
     replaced._LogRecordSocketReceiver = LogServer
 
 
-def become_agent(end_seconds: float) -> None:
+def prepare_agent(end_seconds: float) -> None:
     """Prepare this process for torchrunx's agent, which connects to the job's processes alone.
 
     When a rank has failed, it kills those that have not ended after `end_seconds`. The empty files
