@@ -156,6 +156,12 @@ def test_the_device_of_the_evaluator(eval_device, visible, devices):
     assert (resolved and replace(resolved, uuids=())) == devices
 
 
+def test_members_on_several_hosts_have_no_evaluator_on_a_gpu_of_the_first_host():
+    flags = configure("--hosts", "a", "b", "--gpu-ids", "0")
+    with pytest.raises(ConfigError, match="--eval-device cuda:1 is a GPU of the first host"):
+        plan_job(flags, eval_device="cuda:1", population=2)
+
+
 def configure(*flags: str) -> TrainConfig:
     return parse_flags("train", default_config("cartpole-balance"), flags)
 

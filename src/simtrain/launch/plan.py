@@ -161,6 +161,9 @@ def plan_job(
     The other arguments are flags of training with the same names.
     """
     hosts = slurm_hosts() if flags.hosts == ("slurm",) else flags.hosts
+    if population is not None and len(hosts) > 1 and eval_device not in (None, "cpu"):
+        text = f"--eval-device {eval_device} is a GPU of the first host, and members on other hosts"
+        raise ConfigError(f"{text} evaluate there; use --eval-device cpu, or leave it out")
     may_use_gpus = flags.gpu_ids is not None or eval_device not in (None, "cpu")
     if hosts:
         gpus = probe_hosts(hosts, flags.ssh_config, list_gpus=may_use_gpus)
