@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from simtrain.errors import ConfigError, flag
+from simtrain.errors import ConfigError, did_you_mean, flag
 
 Leaves = dict[tuple[str, ...], Any]  # the names that lead to a value -> the value
 
@@ -82,7 +82,9 @@ def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None)
     """Raise ConfigError for a value that is not of the type `hint`, or out of its limits."""
     fitting = [(kind, own) for kind, own in _alternatives(hint, limits) if _is_a(value, kind)]
     if not fitting:
-        text = f"{flag(*path)} is {value!r:.60}"
+        names = [n for kind in _kinds(hint) if get_origin(kind) is Literal for n in get_args(kind)]
+        near = did_you_mean(value, names) if isinstance(value, str) else ""
+        text = f"{flag(*path)} is {value!r:.60}{near}"
         raise ConfigError(f"{text}; it must be {in_words(hint) or hint}")
     kind, limits = fitting[0]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -40,7 +40,10 @@ REJECTED = [
     ("--ids first", "--ids is 'first'; it must be None, one or more whole numbers, auto or all"),
     ("--scale x", "--scale is 'x'; it must be a number or pairs of a name and a number"),
     ("--parameters.joint-limit x", "--parameters.joint-limit is 'x'; it must be a number"),
-    ("--engine warped", "--engine is 'warped'; it must be one of mujoco, warp"),
+    (
+        "--engine warped",
+        "--engine is 'warped' (did you mean 'warp'?); it must be one of mujoco, warp",
+    ),
     ("--stop-at-return 4", 'there is no flag --stop-at-return; write --until "mean_return>=VALUE"'),
     ("--video maybe", "--video is 'maybe'; it must be True or False"),
 ]

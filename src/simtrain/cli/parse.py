@@ -129,7 +129,8 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
         return None
     name = str(argument.lowered.name_or_flags[-1])
     if isinstance(event, _errors.InvalidChoice):
-        return f"{name} is {event.value!r}; it must be one of {', '.join(event.choices)}"
+        near = did_you_mean(event.value, event.choices)
+        return f"{name} is {event.value!r}{near}; it must be one of {', '.join(event.choices)}"
     if isinstance(event, _errors.BadValue):
         return f"{name} needs a value"
     if isinstance(event, _errors.InstantiationFailure):
