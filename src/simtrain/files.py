@@ -4,6 +4,7 @@ A path that cannot be used, and a file that is too large or damaged, end in a Co
 """
 
 import faulthandler
+import json
 import os
 import resource
 import stat
@@ -36,6 +37,12 @@ def check_path(path: Path | str, what: str) -> None:
         raise ConfigError(f"{what} {_short(path)} cannot be used: {error.strerror}") from error
     except ValueError as error:  # a zero byte, or bytes that are no UTF-8
         raise ConfigError(f"{what} {str(path)!r} is no path: {error}") from error
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Plain data as JSON; NaN and infinity, which JSON does not have, become null."""
+    plain = json.loads(json.dumps(value), parse_constant=lambda constant: None)
+    return json.dumps(plain, indent=indent)
 
 
 def read_file(path: Path, what: str, most: int | None = None) -> bytes:

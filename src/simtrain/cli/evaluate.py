@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -16,6 +15,7 @@ from simtrain.cli.terminal import DONE, interruptible, print_table, table_consol
 from simtrain.config.tree import as_plain
 from simtrain.env.cfg import TaskCfg
 from simtrain.errors import ConfigError
+from simtrain.files import as_json
 from simtrain.run.directory import check_file
 
 if TYPE_CHECKING:
@@ -156,6 +156,4 @@ def _as_json(results: list[_Result], cfg: EvaluateFlags, engine: EngineCfg) -> s
         }
         for saved, _, it in results
     ]
-    # JSON knows no NaN and no infinity.
-    content = json.loads(json.dumps(objects), parse_constant=lambda constant: None)
-    return json.dumps(content, indent=2) + "\n"
+    return as_json(objects, indent=2) + "\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from simtrain.errors import ConfigError
-from simtrain.files import read_file
+from simtrain.files import as_json, read_file
 from simtrain.run.metric_tags import LENGTH, RETURN, STEP_REWARD
 
 METRICS = "metrics.jsonl"
@@ -77,11 +77,9 @@ class MetricsWriter:
         self, iteration: int, env_steps: int, wall_s: float, metrics: dict[str, float]
     ) -> None:
         """Write the numbers of an iteration; if the disk is full, at a later call."""
-        # JSON knows no NaN and no infinity: they become null.
-        finite = {tag: v if math.isfinite(v) else None for tag, v in metrics.items()}
-        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **finite}
-        self._lines.append(json.dumps(line).encode() + b"\n")
-        self._append_events(*_events(line | metrics))
+        line = {"iteration": iteration, "env_steps": env_steps, "wall_s": wall_s, **metrics}
+        self._lines.append(as_json(line).encode() + b"\n")
+        self._append_events(*_events(line))
 
     def write_video(self, iteration: int, gif: bytes) -> None:
         """Show an animated GIF in TensorBoard, if that is on."""

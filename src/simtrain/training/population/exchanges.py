@@ -6,8 +6,6 @@ metrics.jsonl       one line per exchange: best and mean fitness, number of repl
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -16,7 +14,7 @@ from typing import Any
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import with_overrides
 from simtrain.errors import ConfigError
-from simtrain.files import written_whole
+from simtrain.files import as_json, written_whole
 from simtrain.run.directory import LINEAGE
 from simtrain.run.logged import read_lineage
 from simtrain.training.context import RunContext
@@ -101,7 +99,7 @@ class ExchangeRecords:
 
     def _write_lineage(self) -> str | None:
         """Write all exchanges; why that failed, if so."""
-        lines = "".join(json.dumps(line) + "\n" for line in self._lineage)
+        lines = "".join(as_json(line) + "\n" for line in self._lineage)
         try:
             with written_whole(self._run / LINEAGE) as file:
                 file.write(lines.encode())
@@ -112,7 +110,7 @@ class ExchangeRecords:
 
 def _described(member: int, report: Report, decision: Decision) -> dict[str, Any]:
     """A member in an exchange as plain data: `values` are those before it, `becomes` after it."""
-    description = {
+    return {
         "member": member,
         **asdict(report.fitness),
         "score": report.candidate.score,
@@ -121,11 +119,6 @@ def _described(member: int, report: Report, decision: Decision) -> dict[str, Any
         "parent": decision.parent,
         "mutation": decision.mutation,
         "becomes": decision.values,
-    }
-    # JSON knows no NaN and no infinity: they become null.
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in description.items()
     }
 
 
