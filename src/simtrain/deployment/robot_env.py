@@ -53,7 +53,7 @@ class RobotTask:
                     names += function.places
         sensors = [name for value in params if isinstance(value, Sensors) for name in value.names]
         self.contacts = list(dict.fromkeys(sensors))
-        self.found = [int(model.sensor(name).adr[0]) for name in self.contacts]
+        self.contact_data = [int(model.sensor(name).adr[0]) for name in self.contacts]
         for command in env.commands.terms.values():
             names += command.describe().get("places", ())
         places = [value for value in params if isinstance(value, Places)]
@@ -108,10 +108,12 @@ def _nominal(model: mujoco.MjModel, field: str) -> Tensor:
 class _Group(ObservationGroup):
     """A group whose noise is an input."""
 
-    noise: Tensor | None = None
+    def __init__(self, input_noise: Tensor | None, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._input_noise = input_noise
 
     def _add(self, noises: Any, values: Tensor) -> Tensor:
-        return values if self.noise is None else values.add_(self.noise)
+        return values if self._input_noise is None else values.add_(self._input_noise)
 
 
 class GivenCommand(CommandTerm):
@@ -176,9 +178,7 @@ class RobotEnv(Env):
             cfg.delay_min_lag = cfg.delay_max_lag = 0
             if (facts := task.given.get(f"{group}.{name}")) is not None:
                 cfg.func, cfg.params = _given_value(f"{group}.{name}", facts), {}
-        of_group = _Group(group, cfgs, self, self._seen)
-        of_group.noise = self._inputs.get(f"noise.{group}")
-        return of_group
+        return _Group(self._inputs.get(f"noise.{group}"), group, cfgs, self, self._seen)
 
     def seen_by_term(self, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The observations, by the full names of terms."""
@@ -233,7 +233,7 @@ def _fields(task: RobotTask, inputs: Mapping[str, Tensor], unknown: float) -> di
     fields["qpos"][:, task.qpos] = inputs["joint_pos"]
     fields["qvel"][:, task.qvel] = inputs["joint_vel"]
     if task.contacts:
-        fields["sensordata"][:, task.found] = inputs["contact"]
+        fields["sensordata"][:, task.contact_data] = inputs["contact"]
     if task.has_base:
         base, position, turn = env.base, inputs["base_pos"], inputs["base_quat"]
         fields["qpos"][:, base.position], fields["qpos"][:, base.quaternion] = position, turn
