@@ -48,13 +48,13 @@ def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
     if cfg.model in kinds:
         return kinds[cfg.model]
     try:
-        found = resolve_callable(cfg.model)
+        custom = resolve_callable(cfg.model)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--ppo.{network}.model {cfg.model} cannot be found: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, MLPModel)):
+    if not (isinstance(custom, type) and issubclass(custom, MLPModel)):
         text = "is not a class derived from rsl_rl.models.MLPModel"
         raise ConfigError(f"--ppo.{network}.model {cfg.model} {text}")
-    return found
+    return custom
 
 
 def _make(

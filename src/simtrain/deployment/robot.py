@@ -186,10 +186,10 @@ def _compare(step: RobotStep, content: bytes) -> None:
             expected = step(*(step.inputs | sensors | own).values())
         own = dict(zip(own, expected[3:], strict=True))
         feed = {name: sensors[name].numpy() for name in names} | memory
-        found = dict(zip(outputs, session.run(None, feed), strict=True))
-        memory = {n.replace(NEXT, MEMORY, 1): v for n, v in found.items() if n.startswith(NEXT)}
+        results = dict(zip(outputs, session.run(None, feed), strict=True))
+        memory = {n.replace(NEXT, MEMORY, 1): v for n, v in results.items() if n.startswith(NEXT)}
         targets = expected[0].numpy()
-        error = np.abs(found[TARGETS] - targets) / np.maximum(1.0, np.abs(targets))
+        error = np.abs(results[TARGETS] - targets) / np.maximum(1.0, np.abs(targets))
         if not float(error.max()) < 10.0 * TOLERANCE:
             text = f"{FILE} differs from the task's terms by {float(error.max()):.1e}"
             raise ExportError(f"{text}; nothing was written")

@@ -245,21 +245,21 @@ class _ClosedLoop:
         text = np.array(json.dumps(self._settings | settings))
         files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
         np.savez(files[0], allow_pickle=False, **job, **followed, settings=text)
-        ends, mine = os.pipe()  # which closes with this process, however it ends
+        read_end, write_end = os.pipe()  # which closes with this process, however it ends
         try:
             process = subprocess.run(
                 # -P: it imports what is installed, nothing from a folder where something lies.
                 [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)],
                 cwd=self._scratch,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdin=ends,
+                stdin=read_end,
                 capture_output=True,
                 text=True,
                 check=False,
             )
         finally:
-            os.close(ends)
-            os.close(mine)
+            os.close(read_end)
+            os.close(write_end)
         if process.returncode != 0:
             last = (process.stderr.strip().splitlines() or ["it crashes"])[-1]
             if process.returncode == -signal.SIGPROF:
@@ -284,8 +284,8 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
         parts = {part["term"]: part for part in about["observations"] if part["group"] == group}
         of_task = env.observations.groups[group].slices if group in env.observations.groups else {}
         if parts.keys() != of_task.keys():
-            told, own_terms = (", ".join(terms) or "nothing" for terms in (parts, of_task))
-            return [f"{group} has {told}, in the task {own_terms}"]
+            exported, own_terms = (", ".join(terms) or "nothing" for terms in (parts, of_task))
+            return [f"{group} has {exported}, in the task {own_terms}"]
         for term, place in of_task.items():
             name, columns = f"{group}.{term}", slice(before + place.start, before + place.stop)
             pair = followed["obs"][:, :, columns], own.seen[:, :, columns]

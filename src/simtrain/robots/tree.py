@@ -220,7 +220,7 @@ class Tree:
         points = self._in_base(np.concatenate([points for _, points in shapes]))
         lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
         near = points[:, 2] < lowest + 0.02 * self.scale
-        sole, found = points[near], owners[near]
+        sole, sole_owners = points[near], owners[near]
         center, ball = (sole.min(axis=0) + sole.max(axis=0)) / 2.0, 0.0
         center[2], length = lowest, float(np.ptp(sole, axis=0)[:2].max())
         if length < 0.1 * self.scale:
@@ -233,7 +233,7 @@ class Tree:
         return Foot(
             name=name,
             body=end,
-            geoms=tuple(sorted({int(g) for g in found if g >= 0})),
+            geoms=tuple(sorted({int(g) for g in sole_owners if g >= 0})),
             center=(self.origin + self.rotation @ center - place) @ frame,
             down=self.rotation @ down @ frame,
             radius=ball,

@@ -186,9 +186,9 @@ class terrain_levels:
         """Change the levels and origins in `mask`, in place; the mean level, scalar."""
         speed = torch.linalg.vector_norm(env.command(self._command)[:, :2], dim=1)
         left = (env.max_episode_length - env.episode_length_buf) * env.step_dt
-        asked = self._commanded + speed * left * env.terminations.terminated
-        up, down = self._made >= self._promote * asked, self._made < self._demote * asked
-        change = (up.long() - down.long()) * (asked > self._terrain.tile_size / 2.0)
+        distance = self._commanded + speed * left * env.terminations.terminated
+        up, down = self._made >= self._promote * distance, self._made < self._demote * distance
+        change = (up.long() - down.long()) * (distance > self._terrain.tile_size / 2.0)
         self._terrain.move(mask, change)
         return self._terrain.levels.float().mean()
 

@@ -113,7 +113,7 @@ class MotionCommand(CommandTerm):
         ends = lengths.cumsum(0)
         of_frame = torch.repeat_interleave(torch.arange(len(clips)), lengths)
         self._clip_of = of_frame.to(device)
-        self._firsts, self._lasts = (ends - lengths).to(device), (ends - 1).to(device)
+        self._starts, self._ends = (ends - lengths).to(device), (ends - 1).to(device)
         trained, size = frames[: len(self.files)], self.bin_s / env.step_dt
         self._bins = _Bins(trained, size, self.kernel, self.kernel_decay, device)
         # Failures and control steps in each bin.
@@ -145,7 +145,7 @@ class MotionCommand(CommandTerm):
 
     def update(self) -> None:
         """Advance to the target frame of the next step, in place."""
-        torch.minimum(self._frame + 1, self._lasts[self.clip()], out=self._frame)
+        torch.minimum(self._frame + 1, self._ends[self.clip()], out=self._frame)
         torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
 
     def put(self, mask: Tensor, *, exact: bool = False) -> None:
@@ -192,14 +192,14 @@ class MotionCommand(CommandTerm):
     def describe(self) -> dict[str, Any]:
         """See `CommandTerm.describe`: the anchor, and the first frame of each motion."""
         starts = {}
-        for name, frame in zip(self.clips, self._firsts, strict=True):
+        for name, frame in zip(self.clips, self._starts, strict=True):
             qpos = self._qpos(frame.view(1)).tolist()
             starts[name] = {"memory": {"frame": [int(frame)]}, "qpos": qpos}
         return {"places": [self.anchor], "starts": starts}
 
     def is_over(self) -> Tensor:
         """Whether the present frame is the last one of the motion, boolean ``(num_envs,)``."""
-        return self._frame == self._lasts[self.clip()]
+        return self._frame == self._ends[self.clip()]
 
     def clip(self) -> Tensor:
         """Index in `clips` of the motion of each environment, long ``(num_envs,)``."""
@@ -236,7 +236,7 @@ class MotionCommand(CommandTerm):
     def caption(self, index: int) -> str:
         """See `CommandTerm.caption`: the name and the time of the motion."""
         clip = int(self.clip()[index])
-        seconds = (int(self._frame[index]) - int(self._firsts[clip])) * self._env.step_dt
+        seconds = (int(self._frame[index]) - int(self._starts[clip])) * self._env.step_dt
         return f"{self.clips[clip]} {seconds:.2f} s"
 
     def ghost(self, index: int) -> np.ndarray:
@@ -267,7 +267,7 @@ class MotionCommand(CommandTerm):
         """A frame for each environment, and what failed counted, in place."""
         env, bins = self._env, self._bins
         if self.sampling == "start":
-            return self._firsts[torch.arange(env.num_envs, device=env.device) % self._followed]
+            return self._starts[torch.arange(env.num_envs, device=env.device) % self._followed]
         random = torch.rand(2, env.num_envs, device=env.device)
         if self.sampling == "uniform":
             shares = bins.frames / bins.frames.sum()
@@ -335,7 +335,7 @@ def _with_matrices(
     pos: np.ndarray, quat: np.ndarray, *velocities: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """The same with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
-    from scipy.spatial.transform import Rotation  # whoever follows no motion need not wait for it
+    from scipy.spatial.transform import Rotation  # slow to import, and only motions need it
 
     rotation = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True)
     matrices = rotation.as_matrix().astype(np.float32).reshape(*quat.shape[:2], 3, 3)
