@@ -58,7 +58,7 @@ TASK_MISTAKES = [
     ({"ppo": PpoCfg(actor=CriticCfg())}, r"--env\.ppo\.actor is CriticCfg\(.* a ActorCfg"),
     (
         {"metrics": {"m": MetricTermCfg(alive, reduce="min")}},
-        r"--env\.metrics\.m\.reduce is 'min' \(did you mean 'mean'\?\); it must be mean, last or max",
+        r"--env\.metrics\.m\.reduce is 'min' \(did you mean 'mean'\?\); it must be mean, last",
     ),
     (
         {"rewards": {"r": RewardTermCfg(alive, 1.0, std=float("inf"))}},
