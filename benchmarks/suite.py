@@ -273,14 +273,14 @@ def train_all(trainings: Sequence[Training], at_once: int) -> int:
             for process in [process for process in running if process.poll() is not None]:
                 training = running.pop(process)
                 if not stop():
-                    code = code or _judge(training, process.returncode)
+                    code = code or _ended(training, process.returncode)
     if stop.received is not None:
         say("stopped; the same command goes on")
         return exit_code(stop.received) or 1
     return code
 
 
-def _judge(training: Training, code: int) -> int:
+def _ended(training: Training, code: int) -> int:
     """Say how a training ended; an exit code, 0 if its return is known."""
     result = training.result()
     if code or result is None:

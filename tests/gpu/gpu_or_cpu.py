@@ -1,7 +1,7 @@
 """The device of these tests: a GPU, or where there is none the CPU, on which all run as well.
 
 There Warp simulates on its CPU device, and a tape stands in for CUDA graphs. They are slow tests
-then: `tests/sim` and `tests/training/graphs` show sooner what they can show without a GPU.
+then: `tests/sim` and `tests/training/test_graphs.py` show sooner what they can show without a GPU.
 """
 
 from __future__ import annotations

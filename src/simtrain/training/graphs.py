@@ -93,11 +93,11 @@ class StepGraph(CheckedGraphs):
         self.refusal = "; ".join(env.undeclared_changes()) or None
         if self.refusal is None:  # or the trial steps could not be undone
             state, random = env.state(), random_state(device)
-            put_back = _restorer(self._tensors)
+            restore_tensors = _restorer(self._tensors)
 
             def restore() -> None:
                 env.set_state(state)
-                put_back()
+                restore_tensors()
                 set_random_state(random, device)
                 self._begin()
 

@@ -137,7 +137,7 @@ def open_run(run: Path) -> SavedRun:
     """
     members = sorted(run.glob(f"{MEMBERS}/[0-9]*"), key=lambda folder: int(folder.name))
     if not members:
-        saved = _whole_states(run)[0]
+        saved = _complete_states(run)[0]
         if saved.content["config"].get("population") is not None:
             raise ConfigError(
                 f"{run} is one member of a population; resume the population, {run.parent.parent}"
@@ -147,7 +147,7 @@ def open_run(run: Path) -> SavedRun:
         by_meeting = [
             {
                 int(saved.content["features"]["Population"]["met"]): saved
-                for saved in reversed(_whole_states(member))
+                for saved in reversed(_complete_states(member))
             }
             for member in members
         ]
@@ -163,7 +163,7 @@ def open_run(run: Path) -> SavedRun:
     )
 
 
-def _whole_states(run: Path) -> list[SavedRun]:
+def _complete_states(run: Path) -> list[SavedRun]:
     """The complete states of a training, newest first; ConfigError if there is none."""
     states: list[SavedRun] = []
     errors: list[ConfigError] = []
