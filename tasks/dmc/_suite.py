@@ -65,7 +65,6 @@ def suite_task(
     *,
     timestep: float,
     decimation: int,
-    controls: int,
     observations: dict[str, ObservationTermCfg],
     reward: Callable[..., Tensor],
     starts: type[Starts],
@@ -73,10 +72,7 @@ def suite_task(
     offset: float | dict[str, float] = 0.0,
     **params: Any,
 ) -> TaskCfg:
-    """A task of the Suite. An action of -1 or 1 is an end of its actuator's range.
-
-    The entropy of a policy is a sum over its `controls`, so it has less weight if they are many.
-    """
+    """A task of the Suite. An action of -1 or 1 is an end of its actuator's range."""
     step = timestep * decimation
     return TaskCfg(
         model=model,
@@ -95,7 +91,6 @@ def suite_task(
         ppo=PpoCfg(
             actor=ActorCfg(hidden_dims=(128, 128)),
             critic=CriticCfg(hidden_dims=(128, 128)),
-            entropy_coef=min(0.01, 0.02 / controls),
             desired_kl=0.03,
             desired_kl_end=0.003,
             entropy_coef_end=0.0,

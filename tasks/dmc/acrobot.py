@@ -22,7 +22,6 @@ def acrobot_swingup() -> TaskCfg:
         acrobot,
         timestep=0.01,
         decimation=1,
-        controls=1,
         observations={
             "orientations": ObservationTermCfg(orientations),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),

@@ -23,7 +23,6 @@ def ball_in_cup_catch() -> TaskCfg:
         ball_in_cup,
         timestep=0.002,
         decimation=10,
-        controls=2,
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints=".*"),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),

@@ -41,7 +41,6 @@ def _task(reward: Callable[..., Tensor], starts: type[Starts]) -> TaskCfg:
         cartpole,
         timestep=0.01,
         decimation=1,
-        controls=1,
         observations={
             "cart": ObservationTermCfg(mdp.joint_pos, joints="slider"),
             "pole": ObservationTermCfg(pole),

@@ -23,7 +23,6 @@ def cheetah_run() -> TaskCfg:
         cheetah,
         timestep=0.01,
         decimation=1,
-        controls=6,
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints="(?!rootx).*"),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),

@@ -34,7 +34,6 @@ def _task(reward: Callable[..., Tensor]) -> TaskCfg:
         hopper,
         timestep=0.005,
         decimation=4,
-        controls=4,
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints="(?!rootx).*"),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),

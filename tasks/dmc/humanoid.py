@@ -50,7 +50,6 @@ def _task(speed: float) -> TaskCfg:
         humanoid,
         timestep=0.005,
         decimation=5,
-        controls=21,
         observations={
             "joint_angles": ObservationTermCfg(mdp.joint_pos, joints="(?!root).*"),
             "head_height": ObservationTermCfg(head_height),

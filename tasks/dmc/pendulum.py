@@ -23,7 +23,6 @@ def pendulum_swingup() -> TaskCfg:
         pendulum,
         timestep=0.02,
         decimation=1,
-        controls=1,
         observations={
             "orientation": ObservationTermCfg(orientation),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints="hinge"),

@@ -22,7 +22,6 @@ def point_mass_easy() -> TaskCfg:
         point_mass,
         timestep=0.02,
         decimation=1,
-        controls=2,
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints=".*"),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),

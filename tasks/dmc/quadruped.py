@@ -37,7 +37,6 @@ def _task(speed: float) -> TaskCfg:
         quadruped,
         timestep=0.005,
         decimation=4,
-        controls=12,
         observations={
             "joint_pos": ObservationTermCfg(mdp.joint_pos, joints=JOINTS),
             "joint_vel": ObservationTermCfg(mdp.joint_vel, joints=JOINTS),

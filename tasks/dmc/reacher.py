@@ -35,7 +35,6 @@ def _task(model: Callable[[], mujoco.MjSpec]) -> TaskCfg:
         model,
         timestep=0.02,
         decimation=1,
-        controls=2,
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints=".*"),
             "to_target": ObservationTermCfg(to_target),

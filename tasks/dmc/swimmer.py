@@ -25,7 +25,6 @@ def swimmer_swimmer6() -> TaskCfg:
         swimmer,
         timestep=0.002,
         decimation=15,
-        controls=5,
         observations={
             "joints": ObservationTermCfg(mdp.joint_pos, joints="joint_.*"),
             "to_target": ObservationTermCfg(nose_to_target),

@@ -38,7 +38,6 @@ def _task(speed: float) -> TaskCfg:
         walker,
         timestep=0.0025,
         decimation=10,
-        controls=6,
         observations={
             "orientations": ObservationTermCfg(orientations),
             "height": ObservationTermCfg(height),

@@ -65,13 +65,6 @@ def test_observations_and_rewards_are_the_suites(name):
 
 
 @needs_dm_control
-@pytest.mark.parametrize("name", NAMES)
-def test_the_entropy_weighs_less_for_many_controls(name):
-    env = _env(name, len(_recorded(name, "action")))
-    assert env.cfg.ppo.entropy_coef * max(2, env.num_actions) == pytest.approx(0.02)
-
-
-@needs_dm_control
 @pytest.mark.parametrize("name", WITHOUT_CONTACTS)
 def test_the_return_of_the_same_actions_is_the_suites(name):
     env = _env(name, 1)
