@@ -94,8 +94,6 @@ def suite_task(
             desired_kl=0.03,
             desired_kl_end=0.003,
             entropy_coef_end=0.0,
-            # Values are up to 100, so they would follow too slowly in steps of `clip_param`.
-            use_clipped_value_loss=False,
         ),
     )
 
