@@ -94,6 +94,10 @@ def suite_task(
             desired_kl=0.03,
             desired_kl_end=0.003,
             entropy_coef_end=0.0,
+            # Values are up to 100: steps of `clip_param` would be too small, and the gradient of
+            # their loss would leave too little of `max_grad_norm` to the policy.
+            use_clipped_value_loss=False,
+            value_loss_coef=0.01,
         ),
     )
 
