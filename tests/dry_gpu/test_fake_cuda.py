@@ -165,7 +165,7 @@ def test_a_member_of_a_population_changes_on_the_gpu(mutation, monkeypatch):
         trainer = Trainer(env, ppo, ppo.rank, config=config)
         shared, member = SharedContext(Path(), ("cuda:0",)), Member(1, None)
         context = RunContext(config, ppo.rank, None, lambda: False, shared, member)
-        population = Population(context, trainer, None, lambda c: fake_ppo(c.ppo, env))
+        population = Population(context, trainer, None, None, lambda c: fake_ppo(c.ppo, env))
         values = {**population.state()["values"], "ppo.gamma": 0.9}
         population.set_state({**population.state(), "values": values})
         population._mutate(mutation, np.random.default_rng(0))
