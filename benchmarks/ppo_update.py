@@ -212,11 +212,19 @@ def collect(ppo: RslPPO, rollout: Rollout, seed: int) -> TensorDict:
     """Let `ppo` act through the rollout; what follows its last step."""
     torch.manual_seed(seed)  # the same actions
     *observations, last = rollout.observations
-    for obs, rewards, dones, time_outs in zip(
-        observations, rollout.rewards, rollout.dones, rollout.time_outs, strict=True
-    ):
-        ppo.act(observed(obs))
-        ppo.process_env_step(observed(obs), rewards, dones, {"time_outs": time_outs})
+    steps = zip(observations, rollout.rewards, rollout.dones, rollout.time_outs, strict=True)
+    if isinstance(ppo, PPO):
+        ppo.begin_rollout()
+        for transition, (obs, rewards, dones, time_outs) in zip(
+            ppo.storage.transitions, steps, strict=True
+        ):
+            ppo.act_in(observed(obs), transition)
+            ppo.record(transition, rewards, dones, time_outs)
+            ppo.storage.step += 1
+    else:
+        for obs, rewards, dones, time_outs in steps:
+            ppo.act(observed(obs))
+            ppo.process_env_step(observed(obs), rewards, dones, {"time_outs": time_outs})
     return observed(last)
 
 

@@ -229,7 +229,7 @@ def trainings_of(task: str, options: Options, to_beat: float) -> list[Training]:
         raise ConfigError(f"--flags {options.flags} are no words: {error}") from error
     config, job, _, _ = prepare_training(discover(quiet=True).find(task), words)
     if config.until is not None:
-        raise ConfigError("--until does not go with a suite: it trains each task to its end")
+        raise ConfigError("--until does not go with a suite: --stop-above ends its trainings")
     iterations = config.iterations(job.world_size // job.members)
     config.eval_interval = config.eval_interval or max(1, iterations // EVALUATIONS)
     words += ["--eval-interval", str(config.eval_interval)]

@@ -83,7 +83,7 @@ def check_value(value: Any, hint: Any, *path: str, limits: Limits | None = None)
     fitting = [(kind, own) for kind, own in _alternatives(hint, limits) if _is_a(value, kind)]
     if not fitting:
         names = [n for kind in _kinds(hint) if get_origin(kind) is Literal for n in get_args(kind)]
-        near = did_you_mean(value, names) if isinstance(value, str) else ""
+        near = did_you_mean(value, map(str, names)) if isinstance(value, str) else ""
         text = f"{flag(*path)} is {value!r:.60}{near}"
         raise ConfigError(f"{text}; it must be {in_words(hint) or hint}")
     kind, limits = fitting[0]

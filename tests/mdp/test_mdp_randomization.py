@@ -241,7 +241,7 @@ MISTAKES = [
     ({**ARMATURE, **LOGARITHMS}, "log_uniform needs numbers above 0"),
     ({**MASS, "ranges": (-2.0, -1.0), "operation": "abs"}, "body_mass could be -2; it must not"),
     ({**MASS, "ranges": (-4.5, 0.0), "operation": "add"}, "body_mass could be -0.5; it must not"),
-    ({**MASS, "ranges": (1.0, 2.0), "operation": "set"}, "operation is 'set'; it must be abs, add"),
+    ({**MASS, "ranges": (1.0, 2.0), "operation": "set"}, "it must be abs, add"),
 ]
 
 

@@ -357,15 +357,17 @@ def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> N
 def test_a_velocity_servo_beside_a_position_servo_is_damping(tmp_path: Path) -> None:
     def made(of_joint: str):
         servos = "".join(of_joint.format(joint=f"{n}{j}") for n in "pqrs" for j in "abc")
-        text = quadruped(actuators=f"<actuator>{servos}</actuator>")
+        sensors = '<sensor><actuatorfrc actuator="v_pa"/></sensor>' if "v_" in of_joint else ""
+        text = quadruped(actuators=f"<actuator>{servos}</actuator>{sensors}")
         return prepared_of(text, tmp_path)
 
     position = '<position joint="{joint}" kp="80" kv="KV" forcerange="-50 50"/>'
-    velocity = '<velocity joint="{joint}" kv="4" gear="0.5" ctrlrange="-3 3"/>'
+    velocity = '<velocity name="v_{joint}" joint="{joint}" kv="4" gear="0.5" ctrlrange="-3 3"/>'
     alone = made(position.replace("KV", "2"))
     for pair in (velocity + position, position + velocity):
         both = made(pair.replace("KV", "1"))
         assert both.model.nu == 12
+        assert "12 actuators beside a position servo" in "\n".join(both.notes)
         assert both.robot.servos == alone.robot.servos
         states = []
         for prepared in (alone, both):

@@ -57,7 +57,7 @@ class RobotTask:
         for command in env.commands.terms.values():
             names += command.describe().get("places", ())
         places = [value for value in params if isinstance(value, Places)]
-        places += [find_places(model, name, "cpu") for name in names]
+        places += [find_places(model, name, "cpu") for name in names if name]
         ids = [np.atleast_1d(np.r_[place.ids]) for place in places]
         self.places = {
             name: (place.are_sites, int(number))

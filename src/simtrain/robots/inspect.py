@@ -126,6 +126,13 @@ def inspect(
     )
 
 
+def first_servo(model: mujoco.MjModel, actuators: Sequence[int]) -> int | None:
+    """The first of `actuators` that has position control."""
+    is_affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    has_position = is_affine & (model.actuator_biasprm[:, 1] < 0.0)
+    return next((i for i in actuators if has_position[i]), None)
+
+
 def _servo(model: mujoco.MjModel, joint: str) -> Servo:
     """The actuator of a joint; among several, the first with position control counts alone."""
     number = model.joint(joint).id
@@ -133,17 +140,18 @@ def _servo(model: mujoco.MjModel, joint: str) -> Servo:
     if model.jnt_actfrclimited[number]:
         bounds.append(float(np.abs(model.jnt_actfrcrange[number]).max()))
     own = actuators_on(model, "joint", joint)
-    is_affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
-    servos = [i for i in own if is_affine[i] and model.actuator_biasprm[i, 1] < 0.0]
+    servo = first_servo(model, own)
     kind: Literal["position", "motor", "none"] = "motor" if own else "none"
     stiffness = 0.0
-    for i in servos[:1] or own:
+    for i in own if servo is None else [servo]:
         gear, gain = abs(float(model.actuator_gear[i, 0])), float(model.actuator_gainprm[i, 0])
         if model.actuator_forcelimited[i]:
             bounds.append(gear * float(np.abs(model.actuator_forcerange[i]).max()))
-        if servos:
+        if servo is not None:
             kind, stiffness = "position", gain * gear**2
-        elif model.actuator_ctrllimited[i] and not (model.actuator_gaintype[i] or is_affine[i]):
+        elif model.actuator_ctrllimited[i] and not (
+            model.actuator_gaintype[i] or model.actuator_biastype[i]
+        ):
             bounds.append(gear * gain * float(np.abs(model.actuator_ctrlrange[i]).max()))
     return Servo(joint, kind, stiffness, min(bounds))
 

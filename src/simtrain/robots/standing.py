@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from simtrain.env.control.transmission import actuators_on, joint_actuators
 from simtrain.errors import ConfigError
-from simtrain.robots.inspect import Robot
+from simtrain.robots.inspect import Robot, first_servo
 from simtrain.robots.kinematics import at, down_to, touching_bodies
 from simtrain.robots.read import compiled
 
@@ -151,26 +151,29 @@ def add_servos(
     in_legs = {name for leg in robot.legs for name in leg.joints}
     own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
     is_weak = any(servo.stiffness < least * moved[servo.joint] for servo in own_legs)
-    servos, added, rotors, actuators = [], [], 0, list(spec.actuators)
+    servos, added, rotors, beside, actuators = [], [], 0, 0, list(spec.actuators)
     for servo in robot.servos:
         joint = spec.joint(servo.joint)
         torque = servo.torque if servo.torque < 4.0 * bound else bound
-        own = [actuators[i] for i in actuators_on(model, "joint", servo.joint)]
+        own = {i: actuators[i] for i in actuators_on(model, "joint", servo.joint)}
         if servo.kind == "position" and not (is_weak and servo.joint in in_legs):
-            kept = next(actuator for actuator in own if actuator.biasprm[1] < 0.0)
+            number = first_servo(model, list(own))
+            assert number is not None
+            kept = own.pop(number)
             if kept.gear[0] not in (0.0, 1.0):
                 _remove_gear(kept)
-            for actuator in own:
-                if actuator is not kept:
-                    # A velocity servo beside it is damping.
-                    joint.damping[0] += max(-actuator.biasprm[2], 0.0) * actuator.gear[0] ** 2
-                    _remove(spec, actuator, joint)
+            for number, actuator in own.items():
+                # A velocity servo beside it is damping.
+                damping = max(-float(model.actuator_biasprm[number, 2]), 0.0)
+                joint.damping[0] += damping * actuator.gear[0] ** 2
+                _remove(spec, actuator, joint)
+            beside += len(own)
             if not joint.armature and not kept.armature:
                 firm, rotors = min(servo.stiffness, _FIRM * torque), rotors + 1
                 joint.armature = firm / (2.0 * np.pi * _BANDWIDTH) ** 2
             servos.append(replace(servo, torque=torque))
             continue
-        for actuator in own:
+        for actuator in own.values():
             _remove(spec, actuator, joint)
         in_loop = spec.equalities and any(servo.joint in leg.beside for leg in robot.legs)
         if (in_loop or servo.joint in robot.passive) and servo.kind == "none":
@@ -195,6 +198,8 @@ def add_servos(
         actuator.ctrllimited, actuator.inheritrange = 0, 0.0
     if is_weak:
         notes.append("a servo of the legs is too weak to follow their steps: all are replaced")
+    if beside:
+        notes.append(f"{beside} actuators beside a position servo of their joint are removed")
     if rotors:
         text = f"{rotors} joints with servos had no rotor inertia"
         notes.append(f"{text}: they have that of {_BANDWIDTH:.0f} Hz")
@@ -238,7 +243,10 @@ def _set_gains(
 
 
 def _remove(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint) -> None:
-    """Delete an actuator, in place; the inertia of its rotor stays with the joint."""
+    """Delete an actuator and its sensors, in place; the inertia of its rotor stays in the joint."""
+    for sensor in list(spec.sensors):
+        if sensor.objtype == mujoco.mjtObj.mjOBJ_ACTUATOR and sensor.objname == actuator.name:
+            spec.delete(sensor)
     joint.armature += actuator.armature * actuator.gear[0] ** 2
     spec.delete(actuator)
 

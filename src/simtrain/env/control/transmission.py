@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import mujoco
 import numpy as np
-import torch
 
-from simtrain.env.names import ONE_DEGREE, Joints, as_index
 from simtrain.errors import ConfigError
-from simtrain.sim.engine import Index
+
+if TYPE_CHECKING:  # what prepares robots does not wait for torch
+    import torch
+
+    from simtrain.env.names import Joints
+    from simtrain.sim.engine import Index
 
 Kind = Literal["joint", "tendon", "site"]
 _TRANSMISSIONS: dict[Kind, tuple[int, ...]] = {
@@ -95,6 +98,8 @@ def control_of(model: mujoco.MjModel, actuator: int) -> str:
 
 def joint_servos(model: mujoco.MjModel) -> dict[int, int]:
     """The position actuators of slides and hinges that have a gear, each with its joint's id."""
+    from simtrain.env.names import ONE_DEGREE
+
     return {
         int(i): int(joint)
         for i, joint in zip(*joint_actuators(model), strict=True)
@@ -109,6 +114,8 @@ def find_servos(model: mujoco.MjModel, joints: Joints, device: torch.device | st
 
     Their force is affine, by ``gainprm`` and ``biasprm``.
     """
+    from simtrain.env.names import as_index
+
     ids = find_driving(model, "joint", joints.names, "this term", "position")
     for actuator in ids:
         if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE.value:
