@@ -315,7 +315,8 @@ def draw(results: SuiteResults) -> Figure:
             ax = picture.add_subplot(rows, columns, place + 1)
             for i, seed in enumerate(seeds):
                 points = [(e.env_steps, e.values.get(METRIC, math.nan)) for e in seed.evaluations]
-                ax.plot(*zip(*points, strict=True), color=color(i), label=f"seed {seed.seed}")
+                steps, returns = zip(*points, strict=True)
+                ax.plot(steps, returns, ".-", color=color(i), label=f"seed {seed.seed}")
             for style, (source, of) in zip(cycle(":-"), results.published.items(), strict=False):
                 if task in of:
                     ax.axhline(of[task], color=FAINT, linewidth=1, linestyle=style, label=source)
