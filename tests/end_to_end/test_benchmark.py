@@ -72,6 +72,7 @@ def test_comparing_fails_if_a_figure_fell_by_more_than_the_tolerance(here, measu
     told = capsys.readouterr()
     assert "slower: end to end" in told.err
     assert "0.875" in told.out
+    assert "bold" not in told.out
     assert benchmark([*compared, "--tolerance", "0.15"]) == 0
     assert "no figure fell by more than 15 %" in capsys.readouterr().out
     assert (here / "benchmark.json").exists()

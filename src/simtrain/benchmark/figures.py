@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from rich.table import Column, Table
+from rich.text import Text
 
 from simtrain.errors import ConfigError
 from simtrain.files import damage_as_config_error, read_file
@@ -153,7 +154,7 @@ class Results:
         tables: dict[str, Table] = {}
         for figure in self.figures:
             title = f"{figure.task}, {figure.engine} engine, {figure.device}, {figure.workers}"
-            cells = {
+            cells: dict[str, str | Text] = {
                 "environments": f"{figure.num_envs:,}" if figure.layer == "physics" else "",
                 "layer": LAYERS[figure.layer],
                 "env steps/s": f"{figure.steps_per_second:,.0f}",
@@ -168,7 +169,7 @@ class Results:
             if before is not None:
                 ratio = figure.steps_per_second / before.speed(figure.case, figure.layer)
                 has_fallen = ratio < 1.0 - tolerance
-                cells["now/before"] = f"[bold red]{ratio:.3f}[/]" if has_fallen else fraction(ratio)
+                cells["now/before"] = Text(fraction(ratio), "bold red" if has_fallen else "")
             table = tables.setdefault(title, new_table(title, cells))
             table.add_row(*cells.values(), end_section=figure.layer == "training")
         return list(tables.values())
