@@ -9,6 +9,11 @@ shows it by
 
 Each follows its robot, under a command of its own, for the same time. The last frames fade into
 the first. The number of colours falls until the file is smaller than `--most-megabytes`.
+
+  uv run python benchmarks/moving_picture.py --output docs/images/control_suite.gif --columns 6 \\
+      --height 96 --policies logs/dmc-*/*_dmc_seed-1
+
+draws runs in rows, from the side.
 """
 
 from __future__ import annotations
@@ -64,6 +69,10 @@ TILES = (
 )
 
 
+SIDE = Tile("", 2.0, azimuth=90.0)
+"""A policy in a plane, as most of the Control Suite's."""
+
+
 @dataclass
 class Options:
     """Draw policies side by side."""
@@ -71,6 +80,8 @@ class Options:
     output: Path = Path("docs/images/policies.gif")
     policies: tuple[str, ...] = ()
     """Runs or tasks to show in the tiles' places, in their order; none for the tasks of `TILES`."""
+    columns: int | None = None
+    """Policies in a row, in equal tiles; None for those of `TILES`, all in one."""
     height: int = 200
     """Pixels."""
     seconds: float = 4.0
@@ -82,9 +93,13 @@ class Options:
 
 def main() -> None:
     options = tyro.cli(Options)
+    if options.columns is None:
+        names = [*options.policies, *(tile.policy for tile in TILES[len(options.policies) :])]
+        chosen = list(zip(TILES, names, strict=False))
+    else:
+        chosen = [(SIDE, name) for name in options.policies]
     tiles = []
-    for number, tile in enumerate(TILES):
-        name = options.policies[number] if number < len(options.policies) else tile.policy
+    for tile, name in chosen:
         try:
             open_policy(Path(name))
         except ConfigError as error:
@@ -93,7 +108,7 @@ def main() -> None:
         tiles.append(np.stack(list(frames(tile, name, options))))
     if not tiles:
         sys.exit("error: there is nothing to show")
-    video = faded(np.concatenate(tiles, axis=2), round(options.fade_s * options.fps))
+    video = faded(in_rows(tiles, options.columns), round(options.fade_s * options.fps))
     for colours in (192, 128, 96, 64, 48, 32, 24, 16):
         content = as_gif(video, options.fps, colours)
         print(f"{colours} colours: {len(content) / 1e6:.2f} MB")
@@ -138,6 +153,14 @@ def frames(tile: Tile, name: str, options: Options) -> Iterator[np.ndarray]:
             markers = [marker for term in terms for marker in term.markers(0)]
             # Closer behind the robot than in a video, so that it stays in the middle.
             yield canvas.render(data, passed_s=4.0 / options.fps, markers=markers)
+
+
+def in_rows(tiles: list[np.ndarray], columns: int | None) -> np.ndarray:
+    """Tiles, each ``(frames, height, width, 3)``, in rows of so many; white where none is."""
+    columns = columns or len(tiles)
+    tiles = tiles + [np.full_like(tiles[0], 255)] * (-len(tiles) % columns)
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    return np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1)
 
 
 def faded(video: np.ndarray, count: int) -> np.ndarray:

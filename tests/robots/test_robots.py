@@ -73,7 +73,9 @@ def test_every_foot_touches_the_ground(bits: str, world: str, tmp_path: Path) ->
 
 def test_what_collides_with_the_other_foot_alone_is_no_sole(tmp_path: Path) -> None:
     both = 'conaffinity="1"/><geom type="box" size="0.01 0.01 0.02" pos="0 0 -0.2" '
-    prepared = prepared_of(quadruped(bits=both + 'contype="4" conaffinity="4"'), tmp_path)
+    prepared = prepared_of(
+        quadruped(bits=both + 'contype="4" conaffinity="4" priority="1"'), tmp_path
+    )
     boxes = [geom for geom in prepared.spec.geoms if geom.contype == 4]
     assert len(boxes) == 4
     assert {(geom.conaffinity, geom.priority) for geom in boxes} == {(4, 0)}

@@ -1,3 +1,4 @@
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -5,7 +6,7 @@ from needs_opengl import needs_opengl
 from rover import rover_env, rover_model
 
 from simtrain.env.commands import Arrow, Frame
-from simtrain.view.renderer import Picture, robot_radius
+from simtrain.view.renderer import Canvas, Picture, robot_radius
 
 pytestmark = needs_opengl
 SIZE = {"width": 320, "height": 180}
@@ -66,6 +67,22 @@ def test_a_camera_that_stands_in_the_world_shows_the_place_and_not_the_robot():
         assert _colored(picture.draw(), ORANGE) > 500
         _move(env, (40.0, 0.0, 0.1))
         assert _colored(picture.draw(), ORANGE) == 0
+
+
+def test_a_robot_in_a_plane_is_followed_by_the_camera_of_its_model():
+    spec = rover_model()
+    base = spec.body("base")
+    spec.delete(base.joints[0])
+    base.add_joint(type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(1.0, 0.0, 0.0))
+    tracking = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    base.add_camera(pos=(0.0, -3.0, 0.5), xyaxes=(1, 0, 0, 0, 0, 1), mode=tracking)
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    with Canvas(model, 320, 180) as canvas:
+        for place in (0.0, 40.0):
+            data.qpos[0] = place
+            mujoco.mj_forward(model, data)
+            assert _colored(canvas.render(data), ORANGE) > 500
 
 
 def test_each_environment_has_its_own_picture_and_drawing_changes_nothing():

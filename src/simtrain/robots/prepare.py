@@ -227,6 +227,8 @@ def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
     """Name the geoms of the feet, enable their contacts, and add sites and sensors."""
     geoms, model = list(spec.geoms), compiled(spec)
+    for geom in geoms:
+        geom.priority = 0  # that of the soles marks them, and lets their friction decide
     for foot in robot.feet:
         name, body = f"{foot.name}_sole", spec.body(foot.body)
         soles = [geoms[i] for i in foot.geoms]

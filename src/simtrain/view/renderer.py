@@ -23,6 +23,7 @@ _AXIS_RADIUS = 0.04  # of a frame, parts of its length
 _SHORTEST_ARROW = 0.03  # m; shorter ones are not drawn
 GHOST_RGBA = (0.15, 0.75, 0.25, 0.35)
 _CAMERA_TIME_CONSTANT_S = 0.25
+_TRACKING = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
 
 
 class Canvas:
@@ -208,21 +209,26 @@ def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Ren
 
 
 class _Camera:
-    """The model's first camera that is fixed to the world, or else one that follows the robot."""
+    """The model's first camera that is fixed to the world, or else one that follows the robot.
+
+    It follows the floating base. A robot without one, as in a plane, is followed by the first
+    camera of the model that does so (``mode`` ``track`` or ``trackcom``).
+    """
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.view = mujoco.MjvCamera()
         self._body: int | None = None
-        (fixed,) = np.nonzero(model.cam_bodyid == 0)
-        if len(fixed):
+        tracking = np.isin(model.cam_mode, _TRACKING)
+        fixed = (model.cam_bodyid == 0) & ~tracking
+        if not fixed.any():
+            mujoco.mjv_defaultFreeCamera(model, self.view)
+            with suppress(ConfigError):
+                self._body = find_base(model).body
+                self.view.distance = 2.5 * robot_radius(model)
+                self.view.lookat[:] = math.inf
+        if self._body is None and (fixed | tracking).any():
             self.view.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
-            self.view.fixedcamid = int(fixed[0])
-            return
-        mujoco.mjv_defaultFreeCamera(model, self.view)
-        with suppress(ConfigError):
-            self._body = find_base(model).body
-            self.view.distance = 2.5 * robot_radius(model)
-            self.view.lookat[:] = math.inf
+            self.view.fixedcamid = int(np.argmax(fixed if fixed.any() else tracking))
 
     def follow(self, data: mujoco.MjData, passed_s: float) -> None:
         """Turn to the position of the base; smoothly, or at once after a jump."""
