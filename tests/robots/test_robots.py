@@ -479,6 +479,33 @@ def test_a_joint_that_a_linkage_holds_gets_no_servo(tmp_path: Path) -> None:
     assert rows["loops"].is_good, rows["loops"].text
 
 
+def test_a_motor_that_drives_a_knee_by_a_gear_acts_on_the_knee(tmp_path: Path) -> None:
+    gear = """<body name="{n}g" pos="0 0.03 0"><joint name="{n}g" axis="0 1 0" armature="0.005"/>
+    <geom type="sphere" size="0.01" mass="0.05" contype="0" conaffinity="0"/></body>"""
+    text, gears = re.sub('joint="(.)c" ctrl', r'joint="\1g" ctrl', quadruped(actuators=MOTORS)), ""
+    for n in "pqrs":
+        text = text.replace(shank := f'<body name="{n}2"', f"{gear.format(n=n)}{shank}")
+        gears += f'<joint joint1="{n}c" joint2="{n}g" polycoef="0 -0.5 0 0 0"/>'
+    text = text.replace("</mujoco>", f"<equality>{gears}</equality></mujoco>")
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.legs[0].joints == ("pa", "pb", "pc")
+    torques = {servo.joint: servo.torque for servo in prepared.robot.servos}
+    assert (torques["pb"], torques["pc"], torques["pg"]) == (20.0, pytest.approx(80.0), 0.0)
+    assert {prepared.model.actuator(i).name for i in range(prepared.model.nu)} == {
+        f"{n}{j}" for n in "pqrs" for j in "abc"
+    }
+    home = {n: prepared.home[prepared.model.joint(n).qposadr[0]] for n in ("pc", "pg")}
+    assert home["pc"] == pytest.approx(-0.5 * home["pg"], abs=0.02)
+    assert all(finding.is_good for finding in check(prepared))
+    assert any(note.endswith("what they drive: pc, qc, rc, sc") for note in prepared.notes)
+
+
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS).replace('joint name="pc"', 'joint name="pc" stiffness="1e9"')
+    with pytest.raises(ConfigError, match="is not stable at 1 ms"):
+        prepared_of(text, tmp_path)
+
+
 def test_a_joint_of_a_leg_that_follows_another_gets_no_servo(tmp_path: Path) -> None:
     text = biped()
     for side in "uv":

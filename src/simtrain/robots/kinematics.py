@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
+from simtrain.env.control.transmission import joint_actuators
 from simtrain.robots.inspect import Robot
 from simtrain.robots.tree import Foot, Limb
 
@@ -15,6 +16,8 @@ _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
 _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
+_BLOCKED = 0.01
+"""Part of a motor's motion that constraints may leave open."""
 _NEWTON_STEPS, _CLOSED = 20, 1e-5
 """Steps that close loops, at most, and the distance at which they are closed, m or rad."""
 
@@ -25,6 +28,37 @@ def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
     data.qpos[:] = qpos
     mujoco.mj_fwdPosition(model, data)
     return data
+
+
+def posed(model: mujoco.MjModel, robot: Robot) -> mujoco.MjData:
+    """The joints where `Robot.pose` has them."""
+    data = mujoco.MjData(model)
+    for name, value in robot.pose.items():
+        data.joint(name).qpos[:] = value
+    return data
+
+
+def transmitted(
+    model: mujoco.MjModel, qpos: np.ndarray, joints: Sequence[int], motors: Sequence[int]
+) -> np.ndarray:
+    """How far equality constraints turn `joints` when the joints of `motors` turn by 1 rad.
+
+    Both are ids. Other joints of motors stay, all others follow. 0 where a constraint blocks a
+    motor. Shape ``(joints, motors)``.
+    """
+    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    data = at(model, qpos)
+    rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+    slopes = data.efc_J.reshape(data.nefc, model.nv)[rows]
+    is_hinge = model.jnt_type[model.dof_jntid] != int(mujoco.mjtJoint.mjJNT_FREE)
+    free = is_hinge & ~np.isin(model.dof_jntid, joint_actuators(model)[1])
+    driving = slopes[:, model.jnt_dofadr[motors]]
+    turns = np.zeros((model.nv, len(motors)))
+    turns[free] = -np.linalg.pinv(slopes[:, free], rcond=1e-3) @ driving
+    left = np.linalg.norm(slopes @ turns + driving, axis=0)
+    turns[:, left > _BLOCKED * np.linalg.norm(driving, axis=0)] = 0.0
+    moved: np.ndarray = turns[model.jnt_dofadr[joints]]
+    return moved
 
 
 def ranges(
@@ -116,7 +150,7 @@ def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> Non
         if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
         slopes = data.efc_J.reshape(data.nefc, model.nv)[rows][:, dofs]
-        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-6) @ apart
+        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-3) @ apart
         mujoco.mj_integratePos(model, data.qpos, step, 1.0)
         data.qpos[places] = np.clip(data.qpos[places], low, high)
     mujoco.mj_kinematics(model, data)

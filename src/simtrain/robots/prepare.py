@@ -16,7 +16,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.facing import face_forward
-from simtrain.robots.inspect import Robot
+from simtrain.robots.inspect import Robot, inspect
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
@@ -25,6 +25,7 @@ from simtrain.robots.kinematics import (
     hip_height,
     move_foot,
     pitch_joints,
+    posed,
     symmetric,
 )
 from simtrain.robots.looks import add_looks
@@ -34,6 +35,7 @@ from simtrain.robots.standing import (
     add_servos,
     equilibrium,
     leave_contacts,
+    move_motors,
     on_ground,
     settled,
     stable_step,
@@ -96,6 +98,8 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     """
     notes = list(source.notes)
     spec, robot = face_forward(source, feet, end, notes)
+    if move_motors(spec, robot, notes):
+        robot = inspect(spec, robot.base, feet, end)
     for key in list(spec.keys):
         spec.delete(key)
     _check_angles(spec, robot)
@@ -147,7 +151,7 @@ def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepare
     spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
     add_looks(spec, robot)
     model = compiled(spec)
-    data = _posed(model, robot)
+    data = posed(model, robot)
     if not robot.has_keyframe:
         data.qpos[:] = bent_arm(model, arm, data.qpos.copy())
     close_loops(model, robot, data)
@@ -284,7 +288,7 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, with flat soles below its hips."""
-    data = _posed(model, robot)
+    data = posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     mujoco.mj_kinematics(model, data)
     close_loops(model, robot, data)
@@ -297,14 +301,6 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     data.qpos[2] = -min(soles)
     home: np.ndarray = data.qpos.copy()
     return home
-
-
-def _posed(model: mujoco.MjModel, robot: Robot) -> mujoco.MjData:
-    """The joints where `Robot.pose` has them."""
-    data = mujoco.MjData(model)
-    for name, value in robot.pose.items():
-        data.joint(name).qpos[:] = value
-    return data
 
 
 def _bend(

@@ -12,8 +12,9 @@ from scipy.optimize import brentq
 from simtrain.env.control.transmission import actuators_on, joint_actuators
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot, first_servo
-from simtrain.robots.kinematics import at, down_to, touching_bodies
+from simtrain.robots.kinematics import at, down_to, posed, touching_bodies, transmitted
 from simtrain.robots.read import compiled
+from simtrain.robots.tree import Tree
 
 CONTROL_STEP = 0.02
 """Time between two actions, s."""
@@ -37,18 +38,22 @@ _SAG = 0.1
 _WEAK = {2: 0.25, 4: 0.9}
 """Minimum stiffness of the model's own servos, as a fraction of that with which legs follow the
 steps. If one is weaker, those of all legs are replaced; two legs walk on soft ones, too."""
+_GEARED = 0.05
+"""Minimum turn of a joint by that of a motor that drives it."""
 _FIRM = 3.0
 """Largest stiffness for which a missing rotor inertia is computed, by the largest torque, 1/rad."""
 _FREE, _SLIDE = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
 def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
-    """The model of `spec` on a plane, if it floats."""
+    """The model of `spec` on a plane, if it floats; what is not stable ends with NaN."""
     spec = spec.copy()
     if spec.bodies[1].joints and spec.bodies[1].joints[0].type == mujoco.mjtJoint.mjJNT_FREE:
         plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
         plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
-    return compiled(spec)
+    model = compiled(spec)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    return model
 
 
 class Guided:
@@ -118,6 +123,8 @@ def settled(
         for _ in guided.run(_REST_S, ctrl):
             pass
         ctrl[actuators] += home[places] - guided.data.qpos[places]
+    if not np.isfinite(guided.data.qpos).all():
+        raise ConfigError("its linkages are not stable at rest; remove those of light parts")
     return guided.data.qpos.copy(), ctrl
 
 
@@ -131,6 +138,44 @@ def targets(
         stiffness = model.actuator_gainprm[actuators, 0] * model.actuator_gear[actuators, 0]
         ctrl[actuators] += torques[model.jnt_dofadr[joints]] / stiffness
     return ctrl
+
+
+def move_motors(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> bool:
+    """Let motors beside the legs act on the joints that they drive by gears or rods, in place.
+
+    A policy then moves the joints themselves. Each gets the torque that the motors can exert on it;
+    the rotors stay where they are. Whether there are any; `notes` gets a sentence.
+    """
+    model = compiled(spec)
+    tree = Tree(model, robot.base)
+    above = {body for leg in robot.legs for body in tree.path(model.body(leg.end).id)}
+    driven = set(joint_actuators(model)[1].tolist())
+    hinges = np.flatnonzero(model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+    in_legs = np.isin(model.jnt_bodyid[hinges], list(above))
+    joints = [int(j) for j in hinges[in_legs] if j not in driven]
+    motors = [int(j) for j in hinges[~in_legs] if j in driven]
+    if not (joints and motors and spec.equalities):
+        return False
+    turns = transmitted(model, posed(model, robot).qpos, joints, motors)
+    is_moved = np.abs(turns).max(axis=1) > _GEARED
+    torques = {servo.joint: servo.torque for servo in robot.servos}
+    of_motors = np.array([torques[model.joint(motor).name] for motor in motors])
+    back = np.abs(np.linalg.pinv(turns[is_moved], rcond=1e-3))
+    moved = [model.joint(joints[row]).name for row in np.flatnonzero(is_moved)]
+    actuators = list(spec.actuators)
+    for name, share in zip(moved, back.T, strict=True):
+        torque = float(share[share > 0.0] @ of_motors[share > 0.0])
+        motor = spec.add_actuator(name=name, target=name)
+        motor.trntype = mujoco.mjtTrn.mjTRN_JOINT
+        if np.isfinite(torque):
+            motor.forcelimited, motor.forcerange = 1, [-torque, torque]
+    for column in np.flatnonzero((np.abs(turns) > _GEARED).any(axis=0)):
+        name = model.joint(motors[column]).name
+        for number in actuators_on(model, "joint", name):
+            _remove(spec, actuators[number], spec.joint(name))
+    if moved:
+        notes.append(f"motors beside the legs act on what they drive: {', '.join(moved)}")
+    return bool(moved)
 
 
 def add_servos(
@@ -307,9 +352,12 @@ def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
     fine = _motion(model, home, _STEPS[-1])
     for timestep in _STEPS:
         coarse = _motion(model, home, timestep)
-        if np.isfinite(coarse).all() and np.abs(coarse - fine).max() < _SAME_MOTION:
+        if np.isfinite([coarse, fine]).all() and np.abs(coarse - fine).max() < _SAME_MOTION:
             return timestep
-    raise ConfigError("its servos are not stable at 1 ms; lower their stiffness (kp)")
+    raise ConfigError(
+        "the simulation is not stable at 1 ms; lower the stiffness of servos (kp), or remove"
+        " linkages of light parts"
+    )
 
 
 def _motion(model: mujoco.MjModel, home: np.ndarray, timestep: float) -> np.ndarray:

@@ -70,7 +70,7 @@ class Tree:
         self.origin = self.data.xpos[self.base].copy()
         self.rotation = self.data.xmat[self.base].reshape(3, 3).copy()
         self.up = self.rotation[:, 2]
-        self.bodies = [b for b in range(model.nbody) if self.base in self._path(b)]
+        self.bodies = [b for b in range(model.nbody) if self.base in self.path(b)]
 
     @cached_property
     def low(self) -> dict[int, float]:
@@ -90,11 +90,12 @@ class Tree:
 
         With motors and loops, these are all joints without an actuator.
         """
-        model, kinds = self.model, (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD)
+        model, kinds = self.model, mujoco.mjtEq
+        loops = [int(kind) for kind in (kinds.mjEQ_CONNECT, kinds.mjEQ_WELD, kinds.mjEQ_TENDON)]
         driven = {model.joint(number).name for number in joint_actuators(model)[1]}
-        if driven and np.isin(model.eq_type, [int(kind) for kind in kinds]).any():
+        if driven and np.isin(model.eq_type, loops).any():
             return set(self.joints()) - driven
-        coupled = (model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
+        coupled = (model.eq_type == int(kinds.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
         followers = set()
         for one, other in zip(model.eq_obj1id[coupled], model.eq_obj2id[coupled], strict=True):
             names = model.joint(one).name, model.joint(other).name
@@ -108,23 +109,23 @@ class Tree:
     def limbs(self) -> list[Limb]:
         """The chains of joints that are attached to the trunk, each with its lowest end."""
         moved = [b for b in self.bodies[1:] if self._hinges(b)]
-        inner = {a for b in moved for a in self._path(b)[:-1]}
+        inner = {a for b in moved for a in self.path(b)[:-1]}
         leaves = [b for b in moved if b not in inner]
         trunk, wide = {self.base}, 0.02 * self.scale
         for body in self.bodies:
-            sides = [self._place(leaf)[1] for leaf in leaves if body in self._path(leaf)]
+            sides = [self._place(leaf)[1] for leaf in leaves if body in self.path(leaf)]
             if sides and min(sides) < -wide and wide < max(sides):
                 trunk.add(body)
         groups: dict[int, list[int]] = {}
         for leaf in leaves:
-            root = next(b for b in self._path(leaf) if b not in trunk)
+            root = next(b for b in self.path(leaf) if b not in trunk)
             groups.setdefault(root, []).append(leaf)
         limbs = []
         for root, ends in groups.items():
             end = min(ends, key=lambda leaf: self.low[leaf])
-            names = self._names(b for b in self._path(end) if b not in trunk)
+            names = self._names(b for b in self.path(end) if b not in trunk)
             names = tuple(name for name in names if name not in self.passive) or names
-            below = self._names(b for b in moved if root in self._path(b))
+            below = self._names(b for b in moved if root in self.path(b))
             beside = tuple(name for name in below if name not in names)
             center = self._in_base(self.data.subtree_com[root])
             limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end), center))
@@ -151,14 +152,14 @@ class Tree:
         joint = self.model.joint(limb.joints[0]).id
         shoulder = self._in_base(self.data.xanchor[joint])[2]
         center = self._in_base(self.data.subtree_com[self.base])[2]
-        above = self._path(int(self.model.jnt_bodyid[joint]))[:-1]
+        above = self.path(int(self.model.jnt_bodyid[joint]))[:-1]
         is_on_base = not any(self._hinges(body) for body in above if body != self.base)
         return not is_on_base and shoulder - center > 0.2 * (shoulder - limb.place[2])
 
     def arm(self, end: str | None) -> Limb:
         """The longest chain of joints, down to `end`, or to where a gripper branches off."""
         moved = [b for b in self.bodies if self._hinges(b)]
-        paths = [[b for b in self._path(body) if b in moved] for body in self.bodies]
+        paths = [[b for b in self.path(body) if b in moved] for body in self.bodies]
         path = max(paths, key=lambda path: len(self._names(path)))
         if end is not None:
             path = paths[self.bodies.index(self._body(end, "--end"))]
@@ -169,7 +170,7 @@ class Tree:
                 path = path[:above]
                 break
         names = self._names(path)
-        below = self._names(b for b in moved if path[-1] in self._path(b)[:-1])
+        below = self._names(b for b in moved if path[-1] in self.path(b)[:-1])
         center = self._in_base(self.data.subtree_com[path[0]])
         return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]), center)
 
@@ -261,9 +262,9 @@ class Tree:
         data.qpos[at] = np.clip(data.qpos[at], *model.jnt_range[limited].T)
         return False
 
-    def _path(self, body: int) -> list[int]:
+    def path(self, body: int) -> list[int]:
         """The bodies from the root to `body`, without the world."""
-        return [*self._path(int(self.model.body_parentid[body])), body] if body else []
+        return [*self.path(int(self.model.body_parentid[body])), body] if body else []
 
     def _names(self, bodies: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.model.joint(j).name for b in bodies for j in self._hinges(b))
@@ -310,7 +311,7 @@ class Tree:
         place = self._body(foot, "--feet")
         for limb in limbs:
             end = self.model.body(limb.end).id
-            if end in self._path(place) or place in self._path(end):
+            if end in self.path(place) or place in self.path(end):
                 return limb
         raise ConfigError(f"--feet names {foot!r}, which is at the end of no limb")
 
