@@ -13,7 +13,7 @@ the first. The number of colours falls until the file is smaller than `--most-me
   uv run python benchmarks/moving_picture.py --output docs/images/control_suite.gif --columns 6 \\
       --height 96 --policies logs/dmc-*/*_dmc_seed-1
 
-draws runs in rows, from the side.
+draws runs in rows, each by a camera of its model or from the side.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ TILES = (
 
 
 SIDE = Tile("", 2.0, azimuth=90.0)
-"""A policy in a plane, as most of the Control Suite's."""
+"""From the side, if the model has no camera that shows the robot."""
 
 
 @dataclass
@@ -146,8 +146,9 @@ def frames(tile: Tile, name: str, options: Options) -> Iterator[np.ndarray]:
                 view.azimuth, view.elevation = tile.azimuth + math.degrees(yaw), tile.elevation
                 view.fovy /= tile.zoom
                 canvas = stack.enter_context(Canvas(model, *size))
-            for field in ("qpos", "qvel", "ctrl"):
-                getattr(data, field)[:] = env.bind(field)[0].numpy()
+            for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
+                if getattr(data, field).size:
+                    getattr(data, field)[:] = env.bind(field)[0].numpy()
             mujoco.mj_forward(model, data)
             terms = () if tile.command else env.commands.terms.values()
             markers = [marker for term in terms for marker in term.markers(0)]

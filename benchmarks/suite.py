@@ -1,4 +1,4 @@
-"""How well all tasks of a suite are learned: trained to the end, over several seeds.
+"""How well all tasks of a suite are learned, over several seeds.
 
   uv run python benchmarks/suite.py dmc --seeds 3 --json dmc.json
   uv run python benchmarks/suite.py dmc --seeds 3 --json now.json --compare dmc.json \\
@@ -8,6 +8,7 @@ Trains every task whose name begins with the suite's and a hyphen, by processes 
 thread each, as many at once as there are cores. A stopped benchmark goes on with the same command.
 The last evaluation of each training counts. `published.json` beside the tasks has the returns of
 others, by source and task; with `--stop-above 1.05`, a training ends once it is 5 % above them.
+Beside the results are the table in Markdown and a picture of all curves.
 """
 
 from __future__ import annotations
@@ -54,16 +55,22 @@ from simtrain.training.resumption import can_resume
 METRIC = "mean_return"
 EVALUATIONS = 20
 _FORMAT = "simtrain-suite-1"
+# Names the metric to read from runs that no condition ends.
 _NEVER = StopCondition(((Comparison(f"Eval/{METRIC}", ">", math.inf),),))
 _GRACE_SECONDS = 60.0
+_OWN = {
+    *("--seed", "--run-name", "--log-root", "--resume", "--until"),
+    *("--cpu-threads", "--gpu-ids", "--engine", "--logger"),
+}
+"""Flags of `train` that the benchmark chooses."""
 
 
 @dataclass
 class Options:
-    """Train all tasks of a suite to the end, and show their returns."""
+    """Train all tasks of a suite, and show their returns."""
 
     suite: Annotated[str, tyro.conf.Positional]
-    """What the names of its tasks begin with, before a hyphen, such as dmc."""
+    """What the names of its tasks begin with, before a hyphen, such as dmc or dmc-walker."""
     seeds: Annotated[int, Limits(1, 1000)] = 3
     """Trainings of each task, from seed 0 on."""
     json: Path = Path("suite.json")
@@ -77,17 +84,26 @@ class Options:
     stop_above: Positive | None = None
     """End a training at its first evaluation above so many times the best published return."""
     flags: str = ""
-    """More flags of `train`, in one word: --flags="--ppo.gamma 0.995"."""
+    """More flags of `train`, as one argument in quotes: --flags="--ppo.gamma 0.995"."""
 
     def check(self) -> None:
         """Raise ConfigError for values that cannot be."""
         check(self)
-        if self.json.suffix == ".png":
-            raise ConfigError(f"--json {self.json} would be overwritten by the picture")
-        check_file(self.json, "--json")
-        check_file(self.json.with_suffix(".png"), "--json")
-        if "--resume" in self.flags:
-            raise ConfigError("--resume does not go with a suite: the same command again goes on")
+        if self.json.suffix in (beside := (".png", ".md")):
+            raise ConfigError(
+                f"--json {self.json} would be overwritten by the picture or the table"
+            )
+        for path in (self.json, *map(self.json.with_suffix, beside)):
+            check_file(path, "--json")
+        if own := sorted({word.partition("=")[0] for word in self.words()} & _OWN):
+            raise ConfigError(f"--flags must not have {', '.join(own)}: the benchmark sets it")
+
+    def words(self) -> list[str]:
+        """`flags`, divided as by a shell; ConfigError if that is not possible."""
+        try:
+            return shlex.split(self.flags)
+        except ValueError as error:
+            raise ConfigError(f"--flags {self.flags} are no words: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -160,6 +176,28 @@ class SuiteResults:
         interval = ttest_ind(now, then, equal_var=False).confidence_interval()
         return grown, float(interval.low), float(interval.high)
 
+    @property
+    def commits(self) -> set[str]:
+        """The commits at which the tasks were trained."""
+        return {seed.commit for seeds in self.tasks.values() for seed in seeds if seed.commit}
+
+    def as_markdown(self) -> str:
+        """The table for a page: published returns, and ours of all seeds."""
+        columns = ["task", *self.published, "seeds", "median", "env steps", "time"]
+        lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        for task, seeds in self.tasks.items():
+            returns, ends = self.returns(task), [seed.end for seed in seeds]
+            cells = [
+                f"`{task}`",
+                *(_number(of.get(task, math.nan)) for of in self.published.values()),
+            ]
+            cells += [", ".join(map(_number, returns)), _number(statistics.median(returns))]
+            cells.append(f"{statistics.median(end.env_steps for end in ends) / 1e6:.1f} million")
+            seconds = statistics.median(end.seconds for end in ends)
+            cells.append(str(timedelta(seconds=round(seconds)))[2:])
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
     def table(self, before: SuiteResults | None) -> Table:
         """A row for each task: published returns, ours over seeds, and the change since before."""
         columns = ["task", *self.published, "median", "lowest", "highest", "env steps", "time"]
@@ -187,7 +225,7 @@ def main() -> int:
     options = tyro.cli(Options)
     options.check()
     before = None if options.compare is None else read_suite(options.compare)
-    if before is not None and options.json.resolve() == options.compare.resolve():
+    if options.compare is not None and options.json.resolve() == options.compare.resolve():
         raise ConfigError(f"--compare {options.compare} would be overwritten; give another --json")
     registry = discover()
     tasks = [name for name in registry.tasks if name.startswith(f"{options.suite}-")]
@@ -223,13 +261,8 @@ def main() -> int:
 def trainings_of(task: str, options: Options, to_beat: float) -> list[Training]:
     """All seeds of a task, with evaluations between; NaN if there is no return `to_beat`."""
     words = ["--log-root", str(options.log_root), "--cpu-threads", "1", "--gpu-ids", "None"]
-    try:
-        words += ["--logger", "none", *shlex.split(options.flags)]
-    except ValueError as error:
-        raise ConfigError(f"--flags {options.flags} are no words: {error}") from error
+    words += ["--logger", "none", *options.words()]
     config, job, _, _ = prepare_training(discover(quiet=True).find(task), words)
-    if config.until is not None:
-        raise ConfigError("--until does not go with a suite: --stop-above ends its trainings")
     iterations = config.iterations(job.world_size // job.members)
     config.eval_interval = config.eval_interval or max(1, iterations // EVALUATIONS)
     words += ["--eval-interval", str(config.eval_interval)]
@@ -247,7 +280,7 @@ def trainings_of(task: str, options: Options, to_beat: float) -> list[Training]:
 def train_all(trainings: Sequence[Training], at_once: int) -> int:
     """Train what is not trained yet; the exit code of the first that failed, or of a signal.
 
-    A signal ends all of them, after they have saved.
+    After a failure, the others are trained all the same. A signal ends all, after they have saved.
     """
     waiting = [training for training in trainings if training.result() is None]
     say(f"{len(trainings) - len(waiting)} of {len(trainings)} trainings were done before")
@@ -264,8 +297,8 @@ def train_all(trainings: Sequence[Training], at_once: int) -> int:
     with StopSignals(
         _GRACE_SECONDS, on_signal=send, on_expiry=kill, on_second_interrupt=kill
     ) as stop:
-        while running or (waiting and not code and not stop()):
-            while waiting and not code and not stop() and len(running) < at_once:
+        while running or (waiting and not stop()):
+            while waiting and not stop() and len(running) < at_once:
                 training = waiting.pop(0)
                 say(f"{training}: training, {len(waiting)} after it")
                 running[training.start()] = training
@@ -273,7 +306,8 @@ def train_all(trainings: Sequence[Training], at_once: int) -> int:
             for process in [process for process in running if process.poll() is not None]:
                 training = running.pop(process)
                 if not stop():
-                    code = code or _ended(training, process.returncode)
+                    failed = _ended(training, process.returncode)
+                    code = code or failed
     if stop.received is not None:
         say("stopped; the same command goes on")
         return exit_code(stop.received) or 1
@@ -297,7 +331,11 @@ def show(results: SuiteResults, before: SuiteResults | None, options: Options) -
     picture = options.json.with_suffix(".png")
     write_file(options.json, results.as_json().encode())
     write_file(picture, as_file(draw(results)))
-    print(f"results: {options.json}\npicture: {picture}")
+    page = options.json.with_suffix(".md")
+    write_file(page, results.as_markdown().encode())
+    print(f"results: {options.json}\npicture: {picture}\ntable:   {page}")
+    if len(results.commits) > 1:
+        say(f"warning: trained at several commits: {', '.join(sorted(results.commits))}")
     if before is not None:
         settings = ("machine", "eval_episodes", "stop_above")
         for line in differences(before.about, results.about, settings):

@@ -105,7 +105,8 @@ def suite_task(
 class Starts:
     """Episodes start from states that `draw` makes on the host, once, for all environments.
 
-    So that a domain may reject states and simulate, as those of the Suite do.
+    So that a domain may reject states and simulate, as those of the Suite do. They differ between
+    seeds, so an evaluation with another seed starts elsewhere than the training.
     """
 
     count = 512
@@ -115,7 +116,8 @@ class Starts:
         import numpy as np
         import torch
 
-        model, data, rng = env.model, mujoco.MjData(env.model), np.random.default_rng(0)
+        model, data = env.model, mujoco.MjData(env.model)
+        rng = np.random.default_rng(torch.initial_seed() % 2**63)
         states = []
         for _ in range(self.count):
             mujoco.mj_resetData(model, data)
@@ -183,6 +185,27 @@ def small_control(env: Env) -> Tensor:
     """1 for no control at all, 0.8 for the largest. Shape: ``(num_envs,)``."""
     size = mdp.tolerance(env.bind("ctrl"), margin=1.0, value_at_margin=0.0, sigmoid="quadratic")
     return (size.mean(dim=1) + 4.0) / 5.0
+
+
+def reaches(value: Tensor, least: float, margin: float, value_at_margin: float) -> Tensor:
+    """1 from `least` on, and `value_at_margin` at `margin` below it. Shape of `value`."""
+    return mdp.tolerance(
+        value,
+        margin=margin,
+        value_at_margin=value_at_margin,
+        bounds=(least, float("inf")),
+        sigmoid="linear",
+    )
+
+
+def upright(env: Env) -> Tensor:
+    """Cosine of the torso's tilt. Shape: ``(num_envs, 1)``."""
+    return rotation(env, "torso")[:, 8:]
+
+
+def touch(env: Env, sensors: mdp.Sensors) -> Tensor:
+    """Logarithms of the forces that `sensors` feel, plus one. Shape: ``(num_envs, sensors)``."""
+    return mdp.builtin_sensor(env, sensors).log1p()
 
 
 def rotation(env: Env, body: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from _suite import PACKAGE, Starts, load, rotation, small_control, suite_task
@@ -66,7 +67,7 @@ class Hanging(Starts):
     def draw(self, model: mujoco.MjModel, data: mujoco.MjData, rng: np.random.Generator) -> None:
         """Draw small offsets and velocities."""
         data.qpos[:] = rng.normal(scale=0.01, size=2)
-        data.qpos[1] += 3.141592653589793
+        data.qpos[1] += math.pi
         data.qvel[:] = rng.normal(scale=0.01, size=2)
 
 

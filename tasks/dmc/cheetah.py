@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _suite import PACKAGE, Starts, load, sensor, suite_task
+from _suite import PACKAGE, Starts, load, reaches, sensor, suite_task
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
 
@@ -57,6 +57,4 @@ def cheetah() -> mujoco.MjSpec:
 def speed(env: Env) -> Tensor:
     """1 from 10 m/s on, 0 at rest."""
     value = sensor(env, "torso_subtreelinvel")[:, 0]
-    return mdp.tolerance(
-        value, margin=10.0, value_at_margin=0.0, bounds=(10.0, float("inf")), sigmoid="linear"
-    )
+    return reaches(value, 10.0, margin=10.0, value_at_margin=0.0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _suite import PACKAGE, StartsWithoutContacts, load, make_movable, sensor, suite_task
+from _suite import PACKAGE, StartsWithoutContacts, load, make_movable, sensor, suite_task, touch
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import mujoco
     import numpy as np
     from torch import Tensor
@@ -32,28 +34,27 @@ def finger_spin() -> TaskCfg:
 @task("dmc-finger-turn_easy", needs=PACKAGE)
 def finger_turn_easy() -> TaskCfg:
     """Turn a spinner until its tip is within 7 cm of a target."""
-    return _turn(0.07)
+    return _turn(easy_target)
 
 
 @task("dmc-finger-turn_hard", needs=PACKAGE)
 def finger_turn_hard() -> TaskCfg:
     """Turn a spinner until its tip is within 3 cm of a target."""
-    return _turn(0.03)
+    return _turn(spinner)
 
 
-def _turn(radius: float) -> TaskCfg:
+def _turn(model: Callable[[], mujoco.MjSpec]) -> TaskCfg:
     target = {
         "target_position": ObservationTermCfg(target_position),
-        "dist_to_target": ObservationTermCfg(dist_to_target, radius=radius),
+        "dist_to_target": ObservationTermCfg(dist_to_target),
     }
     return suite_task(
-        spinner,
+        model,
         timestep=0.01,
         decimation=2,
         observations=_observations() | target,
         reward=at_target,
         starts=TurnStarts,
-        radius=radius,
     )
 
 
@@ -63,7 +64,7 @@ def _observations() -> dict[str, ObservationTermCfg]:
         "joints": ObservationTermCfg(mdp.builtin_sensor, sensors=("proximal", "distal")),
         "tip": ObservationTermCfg(tip_position),
         "velocity": ObservationTermCfg(mdp.builtin_sensor, sensors=velocities),
-        "touch": ObservationTermCfg(touch),
+        "touch": ObservationTermCfg(touch, sensors=("touchtop", "touchbottom")),
     }
 
 
@@ -89,6 +90,13 @@ def spinner() -> mujoco.MjSpec:
     return make_movable(load("finger"), "site")
 
 
+def easy_target() -> mujoco.MjSpec:
+    """The same with a large target."""
+    spec = spinner()
+    spec.site("target").size[0] = 0.07
+    return spec
+
+
 def free_spinner() -> mujoco.MjSpec:
     """The Suite's model for spinning: less damping, no target to see."""
     spec = load("finger")
@@ -108,17 +116,10 @@ def target_position(env: Env) -> Tensor:
     return (sensor(env, "target") - sensor(env, "spinner"))[:, ::2]
 
 
-def dist_to_target(env: Env, radius: float) -> Tensor:
+def dist_to_target(env: Env) -> Tensor:
     """Distance of the tip from the target's surface, m. Shape: ``(num_envs, 1)``."""
     away = target_position(env) - tip_position(env)
-    return away.norm(dim=1, keepdim=True) - radius
-
-
-def touch(env: Env) -> Tensor:
-    """Logarithms of the two touch sensors' forces plus one. Shape: ``(num_envs, 2)``."""
-    import torch
-
-    return torch.cat([sensor(env, name) for name in ("touchtop", "touchbottom")], dim=1).log1p()
+    return away.norm(dim=1, keepdim=True) - float(env.model.site("target").size[0])
 
 
 def spins(env: Env) -> Tensor:
@@ -126,6 +127,6 @@ def spins(env: Env) -> Tensor:
     return (sensor(env, "hinge_velocity")[:, 0] <= -15.0).float()
 
 
-def at_target(env: Env, radius: float) -> Tensor:
+def at_target(env: Env) -> Tensor:
     """1 while the tip is in the target."""
-    return (dist_to_target(env, radius)[:, 0] <= 0.0).float()
+    return (dist_to_target(env)[:, 0] <= 0.0).float()

@@ -11,8 +11,8 @@ from _suite import (
     load,
     make_movable,
     random_quaternion,
-    rotation,
     suite_task,
+    upright,
 )
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
@@ -83,11 +83,6 @@ class SwimStarts(FishStarts):
 def fish() -> mujoco.MjSpec:
     """The Suite's model, with a target for each environment."""
     return make_movable(load("fish"), "geom")
-
-
-def upright(env: Env) -> Tensor:
-    """Cosine of the tilt. Shape: ``(num_envs, 1)``."""
-    return rotation(env, "torso")[:, 8:]
 
 
 def mouth_to_target(env: Env) -> Tensor:

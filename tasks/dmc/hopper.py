@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _suite import PACKAGE, Starts, load, sensor, small_control, suite_task
+from _suite import PACKAGE, Starts, load, reaches, sensor, small_control, suite_task, touch
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
 
@@ -37,7 +37,7 @@ def _task(reward: Callable[..., Tensor]) -> TaskCfg:
         observations={
             "position": ObservationTermCfg(mdp.joint_pos, joints="(?!rootx).*"),
             "velocity": ObservationTermCfg(mdp.joint_vel, joints=".*"),
-            "touch": ObservationTermCfg(touch),
+            "touch": ObservationTermCfg(touch, sensors=("touch_toe", "touch_heel")),
         },
         reward=reward,
         starts=HopperStarts,
@@ -51,13 +51,6 @@ class HopperStarts(Starts):
 def hopper() -> mujoco.MjSpec:
     """The Suite's model."""
     return load("hopper")
-
-
-def touch(env: Env) -> Tensor:
-    """Logarithms of the forces on toe and heel plus one. Shape: ``(num_envs, 2)``."""
-    import torch
-
-    return torch.cat([sensor(env, name) for name in ("touch_toe", "touch_heel")], dim=1).log1p()
 
 
 def stands(env: Env) -> Tensor:
@@ -76,7 +69,4 @@ def stands_quietly(env: Env) -> Tensor:
 def hops(env: Env) -> Tensor:
     """Standing x forward speed, 1 from 2 m/s on."""
     speed = sensor(env, "torso_subtreelinvel")[:, 0]
-    forward = mdp.tolerance(
-        speed, margin=1.0, value_at_margin=0.5, bounds=(2.0, float("inf")), sigmoid="linear"
-    )
-    return stands(env) * forward
+    return stands(env) * reaches(speed, 2.0, margin=1.0, value_at_margin=0.5)

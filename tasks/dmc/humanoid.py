@@ -10,6 +10,7 @@ from _suite import (
     in_frame,
     load,
     position,
+    reaches,
     rotation,
     sensor,
     small_control,
@@ -94,25 +95,12 @@ def torso_vertical(env: Env) -> Tensor:
 
 def moves(env: Env, speed: float) -> Tensor:
     """Standing x upright x small control x moving at `speed`, or not at all if that is 0."""
-    above, below = float("inf"), 0.0
-    standing = mdp.tolerance(head_height(env)[:, 0], margin=0.35, bounds=(1.4, above))
-    upright = mdp.tolerance(
-        torso_vertical(env)[:, 2],
-        margin=1.9,
-        value_at_margin=below,
-        bounds=(0.9, above),
-        sigmoid="linear",
-    )
+    standing = mdp.tolerance(head_height(env)[:, 0], margin=0.35, bounds=(1.4, float("inf")))
+    upright = reaches(torso_vertical(env)[:, 2], 0.9, margin=1.9, value_at_margin=0.0)
     velocity = sensor(env, "torso_subtreelinvel")[:, :2]
     if speed == 0.0:
         moving = mdp.tolerance(velocity, margin=2.0).mean(dim=1)
     else:
-        moving = mdp.tolerance(
-            velocity.norm(dim=1),
-            margin=speed,
-            value_at_margin=below,
-            bounds=(speed, above),
-            sigmoid="linear",
-        )
+        moving = reaches(velocity.norm(dim=1), speed, margin=speed, value_at_margin=0.0)
         moving = (5.0 * moving + 1.0) / 6.0
     return small_control(env) * standing * upright * moving

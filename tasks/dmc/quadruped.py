@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _suite import PACKAGE, Starts, load, random_quaternion, rotation, sensor, suite_task
+from _suite import PACKAGE, Starts, load, random_quaternion, reaches, sensor, suite_task, upright
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
 
@@ -87,11 +87,6 @@ def activations(env: Env) -> Tensor:
     return env.bind("act")
 
 
-def upright(env: Env) -> Tensor:
-    """Cosine of the tilt. Shape: ``(num_envs, 1)``."""
-    return rotation(env, "torso")[:, 8:]
-
-
 def force_torque(env: Env, sensors: mdp.Sensors) -> Tensor:
     """Forces and torques at the toes, by their inverse hyperbolic sine. ``(num_envs, 24)``."""
     return mdp.builtin_sensor(env, sensors).asinh()
@@ -99,14 +94,6 @@ def force_torque(env: Env, sensors: mdp.Sensors) -> Tensor:
 
 def moves(env: Env, speed: float) -> Tensor:
     """Upright x forward speed, 1 from `speed` on."""
-    forward = mdp.tolerance(
-        sensor(env, "velocimeter")[:, 0],
-        margin=speed,
-        value_at_margin=0.5,
-        bounds=(speed, float("inf")),
-        sigmoid="linear",
-    )
-    tilt = mdp.tolerance(
-        upright(env)[:, 0] - 1.0, margin=2.0, value_at_margin=0.0, sigmoid="linear"
-    )
-    return tilt * forward
+    velocity = sensor(env, "velocimeter")[:, 0]
+    forward = reaches(velocity, speed, margin=speed, value_at_margin=0.5)
+    return forward * reaches(upright(env)[:, 0], 1.0, margin=2.0, value_at_margin=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _suite import PACKAGE, Starts, load, position, rotation, sensor, suite_task
+from _suite import PACKAGE, Starts, load, position, reaches, sensor, suite_task, upright
 
 from simtrain import ObservationTermCfg, TaskCfg, mdp, task
 
@@ -72,15 +72,9 @@ def moves(env: Env, speed: float) -> Tensor:
     """Standing and upright, x forward speed if that is wanted."""
     above = float("inf")
     standing = mdp.tolerance(height(env)[:, 0], margin=0.6, bounds=(1.2, above))
-    upright = (rotation(env, "torso")[:, 8] + 1.0) / 2.0
-    stands = (3.0 * standing + upright) / 4.0
+    stands = (3.0 * standing + (upright(env)[:, 0] + 1.0) / 2.0) / 4.0
     if speed == 0.0:
         return stands
-    forward = mdp.tolerance(
-        sensor(env, "torso_subtreelinvel")[:, 0],
-        margin=speed / 2.0,
-        value_at_margin=0.5,
-        bounds=(speed, above),
-        sigmoid="linear",
-    )
+    velocity = sensor(env, "torso_subtreelinvel")[:, 0]
+    forward = reaches(velocity, speed, margin=speed / 2.0, value_at_margin=0.5)
     return stands * (5.0 * forward + 1.0) / 6.0

@@ -63,6 +63,15 @@ def test_a_change_is_better_or_worse_only_where_its_interval_leaves_out_zero():
     assert all(map(math.isnan, now.change(results(b=[1.0]), "toy-a")))
 
 
+def test_the_table_of_a_page_has_all_seeds():
+    lines = results(a=[310.0, 290.0, 330.0], c=[7.0]).as_markdown().splitlines()
+    assert lines[0] == "| task | ppo | rpo | seeds | median | env steps | time |"
+    assert lines[2:] == [
+        "| `toy-a` | 100 | 300 | 310, 290, 330 | 310 | 0.0 million | 01:00 |",
+        "| `toy-c` | - | - | 7 | 7 | 0.0 million | 01:00 |",
+    ]
+
+
 def test_a_file_gives_back_what_was_written_unless_it_is_damaged(tmp_path):
     path, wanted = tmp_path / "suite.json", results(a=[1.0, 2.0])
     path.write_text(wanted.as_json())
@@ -82,8 +91,8 @@ def test_a_file_gives_back_what_was_written_unless_it_is_damaged(tmp_path):
         (["--json", "a.png"], "would be overwritten by the picture"),
         (["--json", "gone/a.json"], "gone"),
         (["--flags='"], "are no words: No closing quotation"),
-        (["--flags=--resume latest"], "--resume does not go with a suite"),
-        (["--flags=--until mean_return>3 --eval-interval 5"], "--until does not go with a suite"),
+        (["--flags=--resume latest"], "--flags must not have --resume: the benchmark sets it"),
+        (["--flags=--seed=7 --until mean_return>3"], "--flags must not have --seed, --until"),
     ],
 )
 def test_a_mistake_in_the_flags_is_told_before_any_training(
@@ -154,10 +163,10 @@ def test_so_many_trainings_run_side_by_side():
     assert [sleeper.interval[0] for sleeper in sleepers] == [begin for begin, _ in ends]
 
 
-def test_after_a_failure_no_other_training_begins():
+def test_after_a_failure_the_others_are_trained():
     sleepers = [Sleeper(0.0, code=3), Sleeper(0.0)]
     assert suite.train_all(sleepers, 1) == 3
-    assert sleepers[1].process is None
+    assert sleepers[1].result() is not None
 
 
 def test_a_signal_ends_all_trainings_and_begins_no_other():
