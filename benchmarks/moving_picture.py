@@ -11,7 +11,7 @@ Each follows its robot, under a command of its own, for the same time. The last 
 the first. The number of colours falls until the file is smaller than `--most-megabytes`.
 
   uv run python benchmarks/moving_picture.py --output docs/images/control_suite.gif --columns 6 \\
-      --height 96 --policies logs/dmc-*/*_dmc_seed-1
+      --height 112 --seconds 3 --fps 12.5 --policies logs/dmc-*/*_dmc_seed-1
 
 draws runs in rows, each by a camera of its model or from the side.
 """
@@ -39,7 +39,7 @@ from simtrain.errors import ConfigError
 from simtrain.mdp.rotations import yaw_of
 from simtrain.sim import EngineCfg
 from simtrain.training.saved_policy import open_policy
-from simtrain.view.renderer import Canvas
+from simtrain.view.renderer import Canvas, take_state
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,7 @@ def frames(tile: Tile, name: str, options: Options) -> Iterator[np.ndarray]:
                 view.azimuth, view.elevation = tile.azimuth + math.degrees(yaw), tile.elevation
                 view.fovy /= tile.zoom
                 canvas = stack.enter_context(Canvas(model, *size))
-            for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
-                if getattr(data, field).size:
-                    getattr(data, field)[:] = env.bind(field)[0].numpy()
-            mujoco.mj_forward(model, data)
+            take_state(env, 0, model, data)
             terms = () if tile.command else env.commands.terms.values()
             markers = [marker for term in terms for marker in term.markers(0)]
             # Closer behind the robot than in a video, so that it stays in the middle.

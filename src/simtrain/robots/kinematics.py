@@ -46,10 +46,7 @@ def transmitted(
     Both are ids. Other joints of motors stay, all others follow. 0 where a constraint blocks a
     motor. Shape ``(joints, motors)``.
     """
-    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
-    data = at(model, qpos)
-    rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
-    slopes = data.efc_J.reshape(data.nefc, model.nv)[rows]
+    _, slopes = _equalities(model, at(model, qpos))
     is_hinge = model.jnt_type[model.dof_jntid] != int(mujoco.mjtJoint.mjJNT_FREE)
     free = is_hinge & ~np.isin(model.dof_jntid, joint_actuators(model)[1])
     driving = slopes[:, model.jnt_dofadr[motors]]
@@ -59,6 +56,17 @@ def transmitted(
     turns[:, left > _BLOCKED * np.linalg.norm(driving, axis=0)] = 0.0
     moved: np.ndarray = turns[model.jnt_dofadr[joints]]
     return moved
+
+
+def _equalities(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
+    """How far equality constraints are violated, m or rad, ``(n,)``, and the slopes, ``(n, nv)``.
+
+    Constraints are computed anew, with a dense Jacobian, to which `model` is set in place.
+    """
+    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    mujoco.mj_fwdPosition(model, data)
+    rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+    return data.efc_pos[rows], data.efc_J.reshape(data.nefc, model.nv)[rows]
 
 
 def ranges(
@@ -132,7 +140,6 @@ def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> Non
     """
     if not model.neq:
         return
-    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     driven = {model.joint(name).id for name in robot.leg_joints}
     dofs = [
         dof
@@ -144,13 +151,10 @@ def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> Non
     places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
     step = np.zeros(model.nv)
     for _ in range(_NEWTON_STEPS):
-        mujoco.mj_fwdPosition(model, data)
-        rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
-        apart = data.efc_pos[rows]
+        apart, slopes = _equalities(model, data)
         if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
-        slopes = data.efc_J.reshape(data.nefc, model.nv)[rows][:, dofs]
-        step[dofs] = -np.linalg.pinv(slopes, rcond=1e-3) @ apart
+        step[dofs] = -np.linalg.pinv(slopes[:, dofs], rcond=1e-3) @ apart
         mujoco.mj_integratePos(model, data.qpos, step, 1.0)
         data.qpos[places] = np.clip(data.qpos[places], low, high)
     mujoco.mj_kinematics(model, data)

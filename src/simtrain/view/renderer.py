@@ -138,16 +138,21 @@ class Picture(Canvas):
         """The environment `index` with its commands and a note below them, see `Canvas.render`."""
         env, drawn = self._drawn.env, self._drawn
         drawn.take_sizes(index)
-        for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
-            target = getattr(self._data, field)
-            if target.size:
-                target[:] = env.bind(field)[index].cpu().numpy().reshape(target.shape)
-        mujoco.mj_forward(self._model, self._data)
+        take_state(env, index, self._model, self._data)
         terms = env.commands.terms.items()
         lines = [f"{name}:  {term.caption(index)}" for name, term in terms]
         markers = [marker for _, term in terms for marker in term.markers(index)]
         ghosts = list(drawn.ghosts(index).values())
         return self.render(self._data, passed_s, [*lines, note], markers, ghosts)
+
+
+def take_state(env: Env, index: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Copy the state of the environment `index` to `data` of the drawn `model`, in place."""
+    for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat"):
+        target = getattr(data, field)
+        if target.size:
+            target[:] = env.bind(field)[index].cpu().numpy().reshape(target.shape)
+    mujoco.mj_forward(model, data)
 
 
 class DrawnEnv:
