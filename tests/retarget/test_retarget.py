@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from needs_opengl import needs_opengl
 from robots.models import biped
+from scipy.spatial.transform import Rotation
 from walking_person import BONES, MIXAMO, OPTITRACK, SHANK, SOMA, STRIDE, THIGH, write_walk
 
 from simtrain.cli.motion import motion
 from simtrain.errors import ConfigError
 from simtrain.motion.check import check_motion
-from simtrain.motion.clip import MotionClip, clip_of
+from simtrain.motion.clip import MotionClip, clip_of, qpos_of
+from simtrain.retarget.correct import correct
 from simtrain.retarget.humanoid import Humanoid, load_humanoid
 from simtrain.retarget.person import Person, find_landmarks, middle, person_of
 from simtrain.retarget.recording import read_recording
@@ -60,6 +62,11 @@ def _still(text: str) -> str:
 G1 = Path("tasks/g1/scene.xml")
 
 
+def _off(qpos: np.ndarray, model: mujoco.MjModel, fps: float = 50.0) -> list[str]:
+    """What the check of a motion finds wrong."""
+    return [f.name for f in check_motion(clip_of(model, "walk", fps, qpos), model) if f.is_off]
+
+
 @pytest.fixture(scope="module")
 def g1() -> Humanoid:
     return load_humanoid(G1)
@@ -95,10 +102,7 @@ def test_feet_stand_in_turn(person: Person) -> None:
 
 def test_g1_walks_as_the_person_without_sliding(g1: Humanoid, person: Person) -> None:
     qpos = solve(g1, targets_of(person, g1), person.fps)
-    off = [
-        f.name for f in check_motion(clip_of(g1.model, "walk", 50.0, qpos), g1.model) if f.is_off
-    ]
-    assert not off
+    assert not _off(qpos, g1.model)
     data, side = mujoco.MjData(g1.model), "left"
     sole, places = g1.soles[side], []
     for data.qpos in qpos:
@@ -124,6 +128,54 @@ def test_a_foot_that_points_down_in_the_air_does_not_pull_the_base(
     figures = check_motion(clip_of(g1.model, "walk", 50.0, qpos), g1.model)
     forces = next(figure for figure in figures if figure.name == "acceleration without a force")
     assert forces.value < 0.02
+
+
+def test_base_does_not_sway_to_flatten_soles_that_no_ankle_rolls(
+    person: Person, tmp_path: Path
+) -> None:
+    text = biped()
+    for side in "uv":  # its ankle joint about the sole's forward axis
+        before, after = text.split(f'"j{side}5"')
+        text = f'{before}"j{side}5"{after.replace("revolute", "fixed", 1)}'
+    (tmp_path / "biped.urdf").write_text(text)
+    robot, at = load_humanoid(tmp_path / "biped.urdf"), dict(person.at)
+    for side in ("left", "right"):  # feet closer together than hips
+        for part, share in (("knee", 0.5), ("ankle", 0.0), ("toe", 0.0)):
+            at[f"{side}_{part}"] = at[f"{side}_{part}"] * [1.0, share, 1.0]
+    qpos = solve(robot, targets_of(dataclasses.replace(person, at=at), robot), person.fps)
+    assert np.ptp(qpos[:, 1]) < 0.03
+    assert not _off(qpos, robot.model)
+
+
+def test_hands_stay_as_at_home(g1: Humanoid, person: Person) -> None:
+    qpos = solve(g1, targets_of(person, g1), person.fps)
+    model = g1.model
+    hands = model.jnt_qposadr[[j for j in range(model.njnt) if "wrist" in model.joint(j).name]]
+    assert len(hands) == 6
+    assert np.abs(qpos[:, hands] - g1.home[hands]).max() < 0.25
+
+
+def test_a_motion_of_the_robot_is_corrected(g1: Humanoid) -> None:
+    model, fps = g1.model, 25.0
+    qpos = qpos_of(MotionClip.load(Path("tasks/g1/motions/wave.npz"), model), model)[::2]
+    arms = model.jnt_qposadr[[j for j in range(model.njnt) if _is_of_arms(model.joint(j).name)]]
+    assert len(arms) == 14
+    np.testing.assert_allclose(correct(qpos, g1, fps)[:, arms], qpos[:, arms], atol=0.01)
+
+    leaning = qpos.copy()  # forward, on its toes, and above the floor
+    lean = Rotation.from_euler("y", 0.075)
+    leaning[:, :3] = lean.apply(qpos[:, :3] - [0.1, 0.0, 0.0])
+    leaning[:, :3] += [0.1, 0.0, 0.02]
+    turned = lean * Rotation.from_quat(qpos[:, 3:7], scalar_first=True)
+    leaning[:, 3:7] = turned.as_quat(scalar_first=True)
+    assert "in the air" in _off(leaning, model, fps)
+    corrected = correct(leaning, g1, fps)
+    assert not _off(corrected, model, fps)
+    np.testing.assert_allclose(corrected[:, arms], leaning[:, arms], atol=0.03)
+
+
+def _is_of_arms(joint: str) -> bool:
+    return any(part in joint for part in ("shoulder", "elbow", "wrist"))
 
 
 def test_described_by_tree_and_places(g1: Humanoid) -> None:
@@ -210,6 +262,14 @@ def test_what_is_wrong_with_a_file_is_said(change, message: str, tmp_path: Path)
     with pytest.raises(ConfigError, match=message):
         motion(["retarget", str(path), str(tmp_path / "out.npz")])
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_convert_corrects_and_checks(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.npz"
+    files = ["tasks/g1/motions/bow.npz", str(out)]
+    assert motion(["convert", *files, "--end", "0.6", "--correct", "True"]) == 0
+    assert "out, 0.6 s: ok" in capsys.readouterr().out
+    assert MotionClip.load(out, load_humanoid(G1).model).frames == 31
 
 
 @needs_opengl

@@ -61,6 +61,9 @@ class ConvertConfig(_OfRobot):
     joint_names: tuple[str, ...] = ()
     """Joints of the columns of a CSV, if its first row has no names and they do not have the
     model's order."""
+    correct: bool = False
+    """Solve the inverse kinematics again, with soles that are flat and still while they stand, and
+    with the center of mass above the feet at rest; then check the motion."""
 
 
 @dataclass
@@ -140,12 +143,14 @@ def motion(arguments: Sequence[str]) -> int:
 
 
 def _convert(config: ConvertConfig, paths: list[Path]) -> int:
-    source, output = paths
-    model = _robot(config.robot)
-
     from simtrain.motion.clip import MotionClip, clip_of, qpos_of
     from simtrain.motion.convert import read_csv, resample
+    from simtrain.retarget.correct import correct
+    from simtrain.retarget.humanoid import load_humanoid
 
+    source, output = paths
+    robot = load_humanoid(_robot_file(config.robot)) if config.correct else None
+    model = robot.model if robot else _robot(config.robot)
     with interruptible():
         if source.suffix == ".npz":
             clip = MotionClip.load(source, model)
@@ -153,7 +158,13 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
         else:
             qpos, fps = read_csv(source, model, config.joint_names), config.fps
         qpos = resample(qpos, fps, config.output_fps, config.start, config.end)
-        _write(clip_of(model, output.stem, config.output_fps, qpos), output)
+        if robot:
+            with config_errors_of(f"the motion {source}"):
+                qpos = correct(qpos, robot, config.output_fps)
+        clip = clip_of(model, output.stem, config.output_fps, qpos)
+        _write(clip, output)
+        if robot:
+            _print_figures(clip, model)
     return DONE
 
 

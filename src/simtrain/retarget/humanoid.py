@@ -15,6 +15,7 @@ from simtrain.robots.read import read
 from simtrain.robots.tree import Limb, Tree
 
 _FROM_STRAIGHT, _BENT = 0.03, 0.3  # rad
+_ROLLS, _WITHOUT = 0.5, 0.05  # of an axis, along the sole; part of a cost
 _SHORT = 0.35  # of the upper segment: what is shorter is no lower one
 
 
@@ -45,6 +46,13 @@ class Sole:
     """The center of the ankle in the frame of the sole, m."""
     length: float
     """Length of the sole, m; 0 for a ball, whose rotation is free."""
+    rotates: np.ndarray
+    """Parts of the costs of its rotation about the axes of the body, ``(3,)``."""
+
+    def toe(self, model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+        """Position of its front end, m."""
+        front = self.center + self.rotation @ np.array([self.length / 2.0, 0.0, 0.0])
+        return Point(model.body(self.body).id, front).at(data)
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         up = -frame @ foot.down
         ahead = upright[:, 0] - up * (upright[:, 0] @ up)
         ahead /= np.linalg.norm(ahead)
+        below = leg.joints[leg.joints.index(model.joint(joint).name) + 1 :]
+        ankle_joints = [model.joint(name).id for name in below]
         axes = np.stack((ahead, np.cross(up, ahead), up), axis=1)
         center = tip - foot.radius * up
         soles[side] = Sole(
@@ -123,6 +133,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             frame.T @ axes,
             (ankle - center) @ axes,
             foot.length,
+            bool(foot.length) * _rotating(frame.T @ axes, data.xaxis[ankle_joints] @ ahead),
         )
         hips[side] = _fixed(data, base, hip).place
         ankles.append(_fixed(data, base, ankle).place)
@@ -152,6 +163,18 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     )
 
 
+def _rotating(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
+    """Parts of the costs of a sole's rotation about the axes of its body, ``(3,)``.
+
+    Without an ankle joint that rolls it, the base would have to be above the foot. `rolls` says how
+    much each joint of the ankle does.
+    """
+    costs = np.ones(3)
+    if not (np.abs(rolls) > _ROLLS).any():
+        costs[np.abs(rotation[:, 0]).argmax()] = _WITHOUT
+    return costs
+
+
 def _limb(
     model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
 ) -> tuple[tuple[Point, ...], int]:
@@ -164,8 +187,9 @@ def _limb(
     if np.linalg.norm(end - bend) < _SHORT * np.linalg.norm(bend - start):
         end = tip
     bodies = [int(model.jnt_bodyid[j]) for j in joints]
-    last = bodies[-1] if end is tip else int(model.body_parentid[bodies[-1]])
-    owners = (int(model.body_parentid[bodies[0]]), bodies[middle], max(last, bodies[middle]))
+    # The end is on the lower segment, so that ankle and wrist do not turn that.
+    last = bodies[-1] if end is tip else bodies[middle]
+    owners = (int(model.body_parentid[bodies[0]]), bodies[middle], last)
     places = zip(owners, (start, bend, end), strict=True)
     return tuple(_fixed(data, body, place) for body, place in places), joints[middle]
 

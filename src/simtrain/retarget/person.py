@@ -166,7 +166,7 @@ def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Per
     if not leg > 0.0:
         raise ConfigError("the person's legs have no length")
     at = _faced({name: place / leg for name, place in at.items()})
-    person = _on_floor(at, fps, leg)
+    person = on_floor(at, fps, leg)
     if not all(np.isfinite(place).all() for place in person.at.values()):
         raise ConfigError("both hips are at one place: whether the person faces ahead is unknown")
     return person
@@ -202,7 +202,7 @@ def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: turn.apply(place - origin) for name, place in at.items()}
 
 
-def _on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:
+def on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:
     """Detect the floor, and when each foot stands on it."""
     for side in _SIDES:
         if f"{side}_toe" not in at:

@@ -14,7 +14,8 @@ from simtrain.motion.forces import posed
 from simtrain.retarget.humanoid import Humanoid, Point
 from simtrain.retarget.steps import Targets
 
-_SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG, _POSTURE = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5, 0.03
+_SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5
+_HOME, _POSTURE = 0.03, 0.3  # of joint positions: of limbs at home; given, and of others
 _IN_THE_AIR, _LANDING = 0.1, 0.04  # part of a sole's costs; s
 _FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
 _CONVERGED = 1e-3  # rad or m
@@ -23,7 +24,7 @@ _FROM_LIMITS, _FAR = 0.02, 1e3  # rad
 _CORRECTIONS, _BALANCED = 2, 0.003  # m
 _BALANCE, _NEAR = 25.0, 0.15  # a cost; parts of a sole's length
 _MOVING, _SETTLING = 0.25, 0.2  # m/s; s
-_APART, _COLLISION = 0.01, 30.0  # m between parts that met; a cost
+_APART, _COLLISION = 0.003, 30.0  # m between parts that met; a cost
 
 
 def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
@@ -81,7 +82,8 @@ def _solve(
     start, middle = robot.home.copy(), (robot.hips["left"] + robot.hips["right"]) / 2.0
     start[:3], start[3:7] = targets.base[0] - middle, (1.0, 0.0, 0.0, 0.0)
     configuration.update(start)
-    posture = mink.PostureTask(model, _POSTURE)
+    preference = _POSTURE if targets.posture is not None else _by_limbs(robot)
+    posture = mink.PostureTask(model, preference)
     posture.set_target(start)
     base = mink.FrameTask(robot.base, "body", [_BASE, _BASE, 0.5 * _BASE], _TRUNK)
     tasks: list[mink.Task] = [posture, base]
@@ -89,8 +91,7 @@ def _solve(
     if robot.chest != robot.base:
         tasks.append(chest)
     soles = {
-        side: mink.FrameTask(sole.body, "body", _SOLE, _SOLE_TURN if sole.length else 0.0)
-        for side, sole in robot.soles.items()
+        side: mink.FrameTask(sole.body, "body", _SOLE, 0.0) for side, sole in robot.soles.items()
     }
     # A foot in the air must not pull the base where its leg cannot reach.
     costs = {
@@ -113,6 +114,8 @@ def _solve(
         tasks.append(_Apart(model, pairs))
     qpos = np.zeros((len(targets.base), model.nq))
     for i in range(len(qpos)):
+        if targets.posture is not None:
+            posture.set_target(targets.posture[i])
         rotation = targets.pelvis[i]
         base.set_target(_pose(rotation, targets.base[i] - rotation @ middle))
         chest.set_target(_pose(targets.chest[i] @ robot.chest_rotation, np.zeros(3)))
@@ -120,7 +123,7 @@ def _solve(
             sole, (centers, turns) = robot.soles[side], targets.soles[side]
             turned = turns[i] @ sole.rotation.T
             task.set_position_cost(_SOLE * costs[side][i])
-            task.set_orientation_cost(_SOLE_TURN * costs[side][i] if sole.length else 0.0)
+            task.set_orientation_cost(_SOLE_TURN * costs[side][i] * sole.rotates)
             task.set_target(_pose(turned, centers[i] - turned @ sole.center))
         for name, segment in segments.items():
             segment.target = targets.directions[name][i]
@@ -143,6 +146,18 @@ def _solve(
             raise ConfigError(text) from error
         qpos[i] = configuration.q
     return qpos
+
+
+def _by_limbs(robot: Humanoid) -> np.ndarray:
+    """Costs of the posture at home, ``(nv,)``: joints beyond the limbs, as of hands, stay there."""
+    model, costs = robot.model, np.full(robot.model.nv, _POSTURE)
+    ends = [model.body(sole.body).id for sole in robot.soles.values()]
+    for body in (*ends, *(points[-1].body for points in robot.segments.values())):
+        while body:
+            first = model.body_dofadr[body]
+            costs[first : first + model.body_dofnum[body]] = _HOME
+            body = model.body_parentid[body]
+    return costs
 
 
 class _Direction(mink.Task):

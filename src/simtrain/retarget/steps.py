@@ -36,10 +36,15 @@ class Targets:
     """By side: whether the foot is on the floor."""
     directions: Mapping[str, np.ndarray]
     """Directions of the robot's segments, by the landmark at their lower end, ``(frames, 3)``."""
+    posture: np.ndarray | None = None
+    """Positions that are preferred among equal ones, ``(frames, nq)``; None for those at home."""
 
 
-def targets_of(person: Person, robot: Humanoid) -> Targets:
-    """The person's movement, scaled to the robot."""
+def targets_of(person: Person, robot: Humanoid, stretched: float = _STRETCHED) -> Targets:
+    """The person's movement, scaled to the robot.
+
+    The robot's legs are `stretched` where the person's are straight, as a part of their length.
+    """
     up = _upright(person)
     across = {
         part: _unit(person.at[f"left_{part}"] - person.at[f"right_{part}"])
@@ -49,7 +54,7 @@ def targets_of(person: Person, robot: Humanoid) -> Targets:
     scale, ankle = robot.leg, np.mean([sole.ankle[2] for sole in robot.soles.values()])
     hips = middle(person.at, "hip")
     base = scale * hips
-    base[:, 2] = ankle + _STRETCHED * scale * (hips[:, 2] - person.ankle_height)
+    base[:, 2] = ankle + stretched * scale * (hips[:, 2] - person.ankle_height)
     width = scale * np.median(
         np.linalg.norm(person.at["left_hip"] - person.at["right_hip"], axis=1)
     )
