@@ -33,9 +33,12 @@ _BINARY = (".png", ".stl", ".obj", ".msh")
 
 def check_name(name: str) -> None:
     """Raise ConfigError for a name that a task cannot have."""
-    if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
+    name_of_task = r"[a-z][a-z0-9-]{0,63}"
+    if not re.fullmatch(name_of_task, name):
         text = f"the robot's name is {name[:80]!r}; it must be of small letters, digits and hyphens"
-        raise ConfigError(text)
+        other = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        near = f", as {other}" if re.fullmatch(name_of_task, other) else ""
+        raise ConfigError(text + near)
 
 
 def tasks_of(prepared: Prepared, name: str) -> tuple[str, ...]:
