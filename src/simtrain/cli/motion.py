@@ -145,11 +145,14 @@ def motion(arguments: Sequence[str]) -> int:
 def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     from simtrain.motion.clip import MotionClip, clip_of, qpos_of
     from simtrain.motion.convert import read_csv, resample
-    from simtrain.retarget.correct import correct
-    from simtrain.retarget.humanoid import load_humanoid
 
     source, output = paths
-    robot = load_humanoid(_robot_file(config.robot)) if config.correct else None
+    robot = None
+    if config.correct:
+        from simtrain.retarget.correct import correct
+        from simtrain.retarget.humanoid import load_humanoid
+
+        robot = load_humanoid(_robot_file(config.robot))
     model = robot.model if robot else _robot(config.robot)
     with interruptible():
         if source.suffix == ".npz":

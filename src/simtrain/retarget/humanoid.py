@@ -15,7 +15,7 @@ from simtrain.robots.read import read
 from simtrain.robots.tree import Limb, Tree
 
 _FROM_STRAIGHT, _BENT = 0.03, 0.3  # rad
-_ROLLS, _WITHOUT = 0.5, 0.05  # of an axis, along the sole; part of a cost
+_ROLLS, _NO_ANKLE_ROLL = 0.5, 0.05  # of an axis, along the sole; part of a cost
 _SHORT = 0.35  # of the upper segment: what is shorter is no lower one
 
 
@@ -46,7 +46,7 @@ class Sole:
     """The center of the ankle in the frame of the sole, m."""
     length: float
     """Length of the sole, m; 0 for a ball, whose rotation is free."""
-    rotates: np.ndarray
+    turn_costs: np.ndarray
     """Parts of the costs of its rotation about the axes of the body, ``(3,)``."""
 
     def toe(self, model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
@@ -133,7 +133,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             frame.T @ axes,
             (ankle - center) @ axes,
             foot.length,
-            bool(foot.length) * _rotating(frame.T @ axes, data.xaxis[ankle_joints] @ ahead),
+            bool(foot.length) * _turn_costs(frame.T @ axes, data.xaxis[ankle_joints] @ ahead),
         )
         hips[side] = _fixed(data, base, hip).place
         ankles.append(_fixed(data, base, ankle).place)
@@ -163,7 +163,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     )
 
 
-def _rotating(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
+def _turn_costs(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
     """Parts of the costs of a sole's rotation about the axes of its body, ``(3,)``.
 
     Without an ankle joint that rolls it, the base would have to be above the foot. `rolls` says how
@@ -171,7 +171,7 @@ def _rotating(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
     """
     costs = np.ones(3)
     if not (np.abs(rolls) > _ROLLS).any():
-        costs[np.abs(rotation[:, 0]).argmax()] = _WITHOUT
+        costs[np.abs(rotation[:, 0]).argmax()] = _NO_ANKLE_ROLL
     return costs
 
 

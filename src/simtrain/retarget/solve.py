@@ -82,8 +82,8 @@ def _solve(
     start, middle = robot.home.copy(), (robot.hips["left"] + robot.hips["right"]) / 2.0
     start[:3], start[3:7] = targets.base[0] - middle, (1.0, 0.0, 0.0, 0.0)
     configuration.update(start)
-    preference = _POSTURE if targets.posture is not None else _by_limbs(robot)
-    posture = mink.PostureTask(model, preference)
+    preferred = targets.posture
+    posture = mink.PostureTask(model, _posture_costs(robot) if preferred is None else _POSTURE)
     posture.set_target(start)
     base = mink.FrameTask(robot.base, "body", [_BASE, _BASE, 0.5 * _BASE], _TRUNK)
     tasks: list[mink.Task] = [posture, base]
@@ -114,8 +114,8 @@ def _solve(
         tasks.append(_Apart(model, pairs))
     qpos = np.zeros((len(targets.base), model.nq))
     for i in range(len(qpos)):
-        if targets.posture is not None:
-            posture.set_target(targets.posture[i])
+        if preferred is not None:
+            posture.set_target(preferred[i])
         rotation = targets.pelvis[i]
         base.set_target(_pose(rotation, targets.base[i] - rotation @ middle))
         chest.set_target(_pose(targets.chest[i] @ robot.chest_rotation, np.zeros(3)))
@@ -123,7 +123,7 @@ def _solve(
             sole, (centers, turns) = robot.soles[side], targets.soles[side]
             turned = turns[i] @ sole.rotation.T
             task.set_position_cost(_SOLE * costs[side][i])
-            task.set_orientation_cost(_SOLE_TURN * costs[side][i] * sole.rotates)
+            task.set_orientation_cost(_SOLE_TURN * costs[side][i] * sole.turn_costs)
             task.set_target(_pose(turned, centers[i] - turned @ sole.center))
         for name, segment in segments.items():
             segment.target = targets.directions[name][i]
@@ -148,7 +148,7 @@ def _solve(
     return qpos
 
 
-def _by_limbs(robot: Humanoid) -> np.ndarray:
+def _posture_costs(robot: Humanoid) -> np.ndarray:
     """Costs of the posture at home, ``(nv,)``: joints beyond the limbs, as of hands, stay there."""
     model, costs = robot.model, np.full(robot.model.nv, _POSTURE)
     ends = [model.body(sole.body).id for sole in robot.soles.values()]
