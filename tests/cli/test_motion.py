@@ -51,9 +51,15 @@ def test_a_csv_becomes_a_motion_of_which_the_exit_code_says_that_it_is_off(here,
     assert clip.fps == 50.0
     np.testing.assert_allclose(clip.body_lin_vel_w[..., 0], 0.5, atol=1e-3)
     assert motion(["check", "out.npz"]) == FAILED
-    assert "out, 1.0 s: off: no foot at rest" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "out, 1.0 s: off: no foot at rest" in printed
+    command = printed.split("to correct it: uv run simtrain motion ")[1].split()
+    motion(command)
+    assert "corrected, 1.0 s: " in capsys.readouterr().out
     assert motion(["check", "g1/motions/squat.npz"]) == DONE  # below a folder of tasks
-    assert "squat, 6.0 s: ok" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "squat, 6.0 s: ok" in printed
+    assert "to correct" not in printed
 
 
 def test_keyframes_become_motions(here, model):

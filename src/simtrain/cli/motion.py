@@ -156,7 +156,7 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     model = robot.model if robot else _robot(config.robot)
     with interruptible():
         if source.suffix == ".npz":
-            clip = MotionClip.load(source, model)
+            clip = MotionClip.load(find_beside_tasks(str(source)), model)
             qpos, fps = qpos_of(clip, model), clip.fps
         else:
             qpos, fps = read_csv(source, model, config.joint_names), config.fps
@@ -213,26 +213,33 @@ def _check(config: CheckConfig, paths: list[Path]) -> int:
     clips, model = _clips(paths, config.robot)
     with interruptible():
         off = [_print_figures(clip, model) for clip in clips]
+    for path, names in zip(paths, off, strict=True):
+        if names & _CORRECTED:
+            files = f"{path} corrected.npz --robot {config.robot}"
+            print(f"to correct it: uv run simtrain motion convert {files} --correct True")
     return FAILED if any(off) else DONE
 
 
-def _print_figures(clip: MotionClip, model: mujoco.MjModel) -> bool:
-    """Print what is measured of a motion; whether something is off."""
+_CORRECTED = {"depth in the floor", "in the air", "no foot at rest", "center of mass at rest there"}
+
+
+def _print_figures(clip: MotionClip, model: mujoco.MjModel) -> set[str]:
+    """Print what is measured of a motion; the names of what is off."""
     from rich.table import Table
 
     from simtrain.motion.check import check_motion
 
     figures, console = check_motion(clip, model), table_console()
-    off = ", ".join(figure.name for figure in figures if figure.is_off)
-    summary = f"{clip.name}, {clip.seconds:.1f} s: {f'off: {off}' if off else 'ok'}"
-    console.print(summary)
+    off = [figure.name for figure in figures if figure.is_off]
+    summary = f"off: {', '.join(off)}" if off else "ok"
+    console.print(f"{clip.name}, {clip.seconds:.1f} s: {summary}")
     table = Table.grid("", "", "", "", "", padding=(0, 3, 0, 0))
     for figure in figures:
         value, limit = f"{figure.value:.3g} {figure.unit}", f"at most {figure.limit:g}"
         mark = "off" if figure.is_off else "ok"
         table.add_row(mark, figure.name, value, limit, figure.where)
     console.print(table)
-    return bool(off)
+    return set(off)
 
 
 def _show(config: ShowConfig, paths: list[Path]) -> int:
