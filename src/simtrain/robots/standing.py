@@ -22,6 +22,9 @@ _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 """Physics steps to choose from, s; each divides a control step."""
 _SAME_MOTION = 0.1
 """Maximum deviation of joints from their motion with the smallest physics step, rad."""
+_FALLS, _FALL_S, _RANDOM_TARGETS, _FALLS_FASTER = 20, 1.2, 0.5, 2.0
+"""Robots that fall, for how long, s; standard deviation of their targets, rad; maximum speed,
+divided by that with the smallest physics step."""
 _REST_S, _CORRECTIONS = 0.5, 10
 """Time to come to rest after a change of the targets, s, and the number of changes."""
 _BANDWIDTH = 10.0
@@ -348,16 +351,38 @@ def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, st
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
-    """The largest physics step with which joints move in the same way as with the smallest."""
-    fine = _motion(model, home, _STEPS[-1])
+    """The largest physics step with which the robot moves in the same way as with the smallest.
+
+    Its joints move in the same way, and it is not thrown up when it falls.
+    """
+    fine, fastest = _motion(model, home, _STEPS[-1]), _falling_speed(model, home, _STEPS[-1])
     for timestep in _STEPS:
         coarse = _motion(model, home, timestep)
-        if np.isfinite([coarse, fine]).all() and np.abs(coarse - fine).max() < _SAME_MOTION:
+        if not np.abs(coarse - fine).max() < _SAME_MOTION:  # or not finite
+            continue
+        if _falling_speed(model, home, timestep) < _FALLS_FASTER * fastest:
             return timestep
     raise ConfigError(
         "the simulation is not stable at 1 ms; lower the stiffness of servos (kp), or remove"
         " linkages of light parts"
     )
+
+
+def _falling_speed(model: mujoco.MjModel, home: np.ndarray, timestep: float) -> float:
+    """The largest speed of the base, in any direction, of robots with random targets that fall."""
+    model.opt.timestep = timestep
+    data, random, ctrl = mujoco.MjData(model), np.random.default_rng(0), targets(model, home)
+    largest, number = 0.0, round(_FALL_S / CONTROL_STEP)
+    for _ in range(_FALLS):
+        mujoco.mj_resetData(model, data)
+        data.qpos[:] = home
+        for _ in range(number):
+            data.ctrl[:] = ctrl + random.normal(0.0, _RANDOM_TARGETS, model.nu)
+            mujoco.mj_step(model, data, round(CONTROL_STEP / timestep))
+            if not np.isfinite(data.qvel).all():
+                return np.inf
+            largest = max(largest, float(np.abs(data.qvel[:6]).max()))
+    return largest
 
 
 def _motion(model: mujoco.MjModel, home: np.ndarray, timestep: float) -> np.ndarray:
