@@ -479,6 +479,14 @@ def test_a_joint_that_a_linkage_holds_gets_no_servo(tmp_path: Path) -> None:
     assert rows["loops"].is_good, rows["loops"].text
 
 
+def test_the_physics_step_is_fine_enough_for_a_robot_that_falls(tmp_path: Path) -> None:
+    trunk = 'size="0.2 0.08 0.05" contype="0" conaffinity="0"'  # touches nothing at home
+    stiff = 'size="0.2 0.08 0.05" priority="1" solref="-1e6 -100" solimp="0.99 0.999 0.001"'
+    text = quadruped(actuators=MOTORS)
+    assert prepared_of(text, tmp_path).model.opt.timestep == 0.01
+    assert prepared_of(without(text, trunk, stiff), tmp_path).model.opt.timestep <= 0.004
+
+
 def test_a_motor_that_drives_a_knee_by_a_gear_acts_on_the_knee(tmp_path: Path) -> None:
     gear = """<body name="{n}g" pos="0 0.03 0"><joint name="{n}g" axis="0 1 0" armature="0.005"/>
     <geom type="sphere" size="0.01" mass="0.05" contype="0" conaffinity="0"/></body>"""
