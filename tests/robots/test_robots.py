@@ -479,6 +479,31 @@ def test_a_joint_that_a_linkage_holds_gets_no_servo(tmp_path: Path) -> None:
     assert rows["loops"].is_good, rows["loops"].text
 
 
+def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
+    foot = '<geom type="sphere" size="0.02" pos="0 0 -0.2" />'
+    tarsus = """<body name="{n}3" pos="0 0 -0.2"><joint name="{n}d" axis="0 1 0" armature="0.05"/>
+    <inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
+    <geom type="sphere" size="0.02" pos="0 0 -0.2"/></body>"""
+    text, follows = quadruped(actuators=MOTORS), ""
+    for n in "pqrs":
+        text = text.replace(foot, tarsus.format(n=n), 1)
+        follows += f'<joint joint1="{n}d" joint2="{n}c" polycoef="0 -2 0 0 0" solref="0.005 1"/>'
+    text = text.replace("</mujoco>", f"<equality>{follows}</equality></mujoco>")
+    prepared = prepared_of(text, tmp_path)
+    figures = gait(prepared)
+    data = at_home(model := prepared.model)
+    height = data.site("FL_sole").xpos[2]
+    bend = figures.bend
+    for name, angle in {
+        "pb": bend.get("pb", 0.0),
+        "pc": bend["pc"],
+        "pd": -2.0 * bend["pc"],
+    }.items():
+        data.joint(name).qpos += angle
+    mujoco.mj_kinematics(model, data)
+    assert data.site("FL_sole").xpos[2] - height == pytest.approx(figures.swing_height, rel=0.1)
+
+
 def test_the_physics_step_is_fine_enough_for_a_robot_that_falls(tmp_path: Path) -> None:
     trunk = 'size="0.2 0.08 0.05" contype="0" conaffinity="0"'  # touches nothing at home
     stiff = 'size="0.2 0.08 0.05" priority="1" solref="-1e6 -100" solimp="0.99 0.999 0.001"'

@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot
 from simtrain.robots.kinematics import at, down_to, mirror_signs, move_foot, pitch_joints
 from simtrain.robots.prepare import Prepared, step_rate, swing_rate
@@ -96,7 +97,10 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
         name: (angle + signs[name] * bends.get(robot.partners[name], angle)) / 2.0
         for name, angle in bends.items()
     }
-    return {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
+    lifting = {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
+    if not lifting:
+        raise ConfigError("the joints of the legs cannot lift the feet; name them with --feet")
+    return lifting
 
 
 def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
