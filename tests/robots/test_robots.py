@@ -138,6 +138,24 @@ def test_a_urdf_may_have_points_as_soles_and_a_name_in_capitals(
     assert any("are balls of 5 mm" in note for note in prepared.notes)
 
 
+def test_a_urdf_may_have_several_materials_in_a_shape(tmp_path: Path) -> None:
+    colors = "".join(f'<material name="{n}"><color rgba="1 0 0 1"/></material>' for n in "xy")
+    shape = f'<visual><geometry><box size="0.1 0.1 0.1"/></geometry>{colors}</visual>'
+    mass = prepared_of(biped(), tmp_path, "urdf").robot.mass
+    text = without(biped(), '<link name="chest">', f'<link name="chest">{shape}')
+    assert prepared_of(text, tmp_path, "urdf").robot.mass == pytest.approx(mass)
+
+
+def test_attributes_that_mjcf_had_are_left_out(tmp_path: Path) -> None:
+    old = '<option apirate="100"><flag sensornoise="enable"/></option>'
+    text = quadruped(actuators=MOTORS)
+    robot = robot_of(without(text, "<worldbody>", f"{old}<worldbody>"), tmp_path)
+    assert robot.partners == robot_of(text, tmp_path).partners
+    never = without(text, "<worldbody>", '<option foo="1"/><worldbody>')
+    with pytest.raises(ConfigError, match="unrecognized attribute: 'foo'"):
+        robot_of(never, tmp_path)
+
+
 def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path: Path) -> None:
     text = quadruped(actuators=MOTORS)
     start = text.index('<body name="q2"')
@@ -149,15 +167,19 @@ def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path
     assert robot.partners["qa"] == "pa"
 
 
-def test_six_joints_of_the_base_are_a_free_joint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", ["hinge", "ball"])
+def test_slides_and_turns_of_the_base_are_a_free_joint(turn: str, tmp_path: Path) -> None:
     axes = ("1 0 0", "0 1 0", "0 0 1")
-    six = "".join(
-        f'<joint name="{kind}{i}" type="{kind}" axis="{axis}"/>'
-        for kind in ("slide", "hinge")
-        for i, axis in enumerate(axes)
+    kinds = [("slide", i) for i in range(3)] + [
+        (turn, i) for i in range(3 if turn == "hinge" else 1)
+    ]
+    joints = "".join(
+        f'<joint name="{kind}{i}" type="{kind}" axis="{axes[i]}"/>' for kind, i in kinds
     )
-    more = '<actuator><motor joint="slide0"/></actuator><sensor><jointpos joint="hinge1"/></sensor>'
-    text = quadruped(actuators=MOTORS, extra=more).replace('<freejoint name="root"/>', six)
+    sensor = "jointpos" if turn == "hinge" else "ballquat"
+    more = f'<sensor><{sensor} joint="{turn}0"/></sensor>'
+    more = f'<actuator><motor joint="slide0"/></actuator>{more}'
+    text = quadruped(actuators=MOTORS, extra=more).replace('<freejoint name="root"/>', joints)
     prepared = prepared_of(text, tmp_path)
     assert prepared.robot.trunk == ()
     assert check(prepared)[0].is_good

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
@@ -17,6 +18,7 @@ from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import read_in_child_first
 
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
+_BALL = mujoco.mjtJoint.mjJNT_BALL
 _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
 _POINT = 0.005
@@ -26,6 +28,9 @@ _NOTHING = 0.01
 _SUFFIXES = (".obj", ".stl", ".msh")
 _LARGEST_MESH, _MOST_FACES = 200 * 10**6, 200_000  # the latter in an STL file, as MuJoCo's own
 _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
+_FORMER = {"apirate", "convexhull", "mpr_iterations", "mpr_tolerance", "sensornoise"}
+"""Attributes of MJCF that were removed from it, and on which nothing here depends."""
+_FOREIGN = rf"repeated element: 'material'|unrecognized attribute: '({'|'.join(sorted(_FORMER))})'"
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
     *("body_pos", "body_quat", "body_ipos", "body_mass", "body_inertia", "jnt_pos", "jnt_axis"),
@@ -65,9 +70,7 @@ def load(path: Path) -> mujoco.MjModel:
 
 def _read(path: Path, base: str | None) -> Source:
     with refused(f"the model {path} cannot be read"):
-        is_known = path.suffix in (".xml", ".urdf", ".mjb", ".zip")
-        read_spec = mujoco.MjSpec.from_file if is_known else _read_text
-        spec = read_spec(str(path))
+        spec = _spec(path)
         spec.compiler.fusestatic = spec.compiler.discardvisual = False
         for number, body in enumerate(spec.bodies[1:], start=1):
             body.name = body.name or f"body{number}"
@@ -86,9 +89,23 @@ def _read(path: Path, base: str | None) -> Source:
     return source
 
 
-def _read_text(path: str) -> mujoco.MjSpec:
-    """The model in a file whose name has another ending than MuJoCo knows, such as URDF."""
-    return mujoco.MjSpec.from_string(Path(path).read_text())
+def _spec(path: Path) -> mujoco.MjSpec:
+    """The model in a file, without what only other simulators and older versions of MuJoCo read."""
+    try:
+        if path.suffix in (".xml", ".urdf", ".mjb", ".zip"):
+            return mujoco.MjSpec.from_file(str(path))
+        return mujoco.MjSpec.from_string(path.read_text())  # URDF often has another ending
+    except ValueError as error:
+        if not re.search(_FOREIGN, str(error)):
+            raise
+        root = ElementTree.parse(path).getroot()
+    for visual in root.iter("visual"):
+        for material in visual.findall("material")[1:]:
+            visual.remove(material)
+    for element in root.iter():
+        for name in _FORMER & element.attrib.keys():
+            del element.attrib[name]
+    return mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
@@ -158,10 +175,11 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
 
 
 def _free_root(source: Source) -> None:
-    """Replace three slides and three hinges of the base by a free joint."""
+    """Replace three slides and three hinges, or a ball joint, of the base by a free joint."""
     spec, base = source.spec, source.spec.body(source.base)
     kinds = [joint.type for joint in base.joints]
-    if kinds.count(_SLIDE) != 3 or kinds.count(_HINGE) != 3 or len(kinds) != 6:
+    counts = kinds.count(_SLIDE), kinds.count(_HINGE), kinds.count(_BALL)
+    if counts not in ((3, 3, 0), (3, 0, 1)):
         return
     names = {joint.name for joint in base.joints}
     gone = [actuator for actuator in spec.actuators if actuator.target in names]
@@ -170,7 +188,7 @@ def _free_root(source: Source) -> None:
     for item in [*gone, *spec.keys, *base.joints]:  # keyframes have six positions of the base
         spec.delete(item)
     base.add_freejoint(name="floating_base")
-    source.notes.append(f"six joints of {source.base} are a free joint now")
+    source.notes.append(f"{len(kinds)} joints of {source.base} are a free joint now")
 
 
 def _leave_surroundings(source: Source) -> None:
