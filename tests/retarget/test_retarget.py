@@ -155,6 +155,17 @@ def test_hands_stay_as_at_home(g1: Humanoid, person: Person) -> None:
     assert np.abs(qpos[:, hands] - g1.home[hands]).max() < 0.25
 
 
+def test_arms_with_large_hands_pass_the_legs_at_a_distance(person: Person, tmp_path: Path) -> None:
+    spec = mujoco.MjSpec.from_file(str(G1))
+    hand = {"size": [0.14, 0.0, 0.0], "pos": [0.1, 0.0, 0.0], "mass": 1e-3}
+    for side in ("left", "right"):
+        spec.body(f"{side}_wrist_yaw_link").add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, **hand)
+    path = tmp_path / "hands.xml"
+    path.write_text(spec.to_xml())
+    robot = load_humanoid(path)
+    assert not _off(solve(robot, targets_of(person, robot), person.fps), robot.model)
+
+
 def test_a_motion_of_the_robot_is_corrected(g1: Humanoid) -> None:
     model, fps = g1.model, 25.0
     qpos = qpos_of(MotionClip.load(Path("tasks/g1/motions/wave.npz"), model), model)[::2]

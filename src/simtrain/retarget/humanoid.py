@@ -117,8 +117,8 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         segments |= {f"{side}_knee": points[:2], f"{side}_ankle": points[1:]}
         leg_length += float(np.linalg.norm(knee - hip) + np.linalg.norm(ankle - knee)) / 2.0
         straight, sign = _straight(model, data, joint, hip, ankle)
-        bounds = [straight + sign * _FROM_STRAIGHT, ranges[joint, int(sign > 0.0)]]
-        ranges[joint] = sorted(bounds)
+        nearly = np.clip(straight + sign * _FROM_STRAIGHT, *ranges[joint])
+        ranges[joint] = sorted((nearly, ranges[joint, int(sign > 0.0)]))
         home[model.jnt_qposadr[joint]] = np.clip(straight + sign * _BENT, *ranges[joint])
         up = -frame @ foot.down
         ahead = upright[:, 0] - up * (upright[:, 0] @ up)

@@ -1,12 +1,14 @@
 """The joint positions for the targets of a robot, frame by frame, by mink's inverse kinematics."""
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import mink
 import mujoco
 import numpy as np
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
+from scipy.spatial.transform import Rotation
 
 from simtrain.errors import ConfigError
 from simtrain.motion.clip import root_body
@@ -21,10 +23,11 @@ _FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
 _CONVERGED = 1e-3  # rad or m
 _SPEED = 12.0  # rad/s
 _FROM_LIMITS, _FAR = 0.02, 1e3  # rad
-_CORRECTIONS, _BALANCED = 2, 0.003  # m
+_CORRECTIONS, _BALANCED = 4, 0.003  # m
 _BALANCE, _NEAR = 25.0, 0.15  # a cost; parts of a sole's length
 _MOVING, _SETTLING = 0.25, 0.2  # m/s; s
-_APART, _COLLISION = 0.003, 30.0  # m between parts that met; a cost
+_APART, _NEARBY = 0.003, 0.05  # m between parts that met
+_DEPTH, _LEVER, _SPREADING = 0.002, 0.1, 0.2  # m of a collision; m; s
 
 
 def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
@@ -34,16 +37,60 @@ def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
     with colliding parts apart.
     """
     qpos = _solve(robot, targets, fps)
+    arms = {side: _arm(robot, side) for side in robot.soles}
     center, pairs = None, set[tuple[int, int]]()
     for _ in range(_CORRECTIONS):
         now, shift = _imbalance(robot, targets, qpos, fps)
         center = (now if center is None else center) + shift
-        more = _collisions(robot.model, qpos) - pairs
-        if not more and np.abs(shift).max() < _BALANCED:
+        met = pairs | _collisions(robot.model, qpos, arms.values())
+        targets, turn = _spread(robot, targets, arms, qpos, fps)
+        if met == pairs and not turn and np.abs(shift).max() < _BALANCED:
             break
-        pairs |= more
+        pairs = met
         qpos = _solve(robot, targets, fps, center, pairs)
     return _lifted(robot.model, qpos, fps)
+
+
+def _arm(robot: Humanoid, side: str) -> np.ndarray:
+    """Whether bodies are parts of an arm, ``(nbody,)``; none is if there is no such arm."""
+    model, is_part = robot.model, np.zeros(robot.model.nbody, bool)
+    if upper := robot.segments.get(f"{side}_elbow"):
+        first = upper[1].body
+        while model.body_parentid[first] != upper[0].body:
+            first = model.body_parentid[first]
+        is_part[first] = True
+        for body in range(first + 1, model.nbody):
+            is_part[body] = is_part[model.body_parentid[body]]
+    return is_part
+
+
+def _spread(
+    robot: Humanoid, targets: Targets, arms: dict[str, np.ndarray], qpos: np.ndarray, fps: float
+) -> tuple[Targets, float]:
+    """The targets with arms turned outward, away from what they touch; the largest turn, rad.
+
+    It is smooth, so that an arm does not jump from one side of a leg to the other.
+    """
+    directions, turns = dict(targets.directions), {s: np.zeros(len(qpos)) for s in arms}
+    for i, (data, bodies) in enumerate(posed(robot.model, qpos)):
+        met = (bodies > 0).all(axis=1) & (data.contact.dist < -_DEPTH)
+        for side, is_arm in arms.items():
+            touching = met & (is_arm[bodies].sum(axis=1) == 1)
+            if touching.any():
+                shoulder = robot.segments[f"{side}_elbow"][0].at(data)
+                away = np.linalg.norm(data.contact.pos[touching] - shoulder, axis=1)
+                turn = (_APART - data.contact.dist[touching]) / away.clip(min=_LEVER)
+                turns[side][i] = turn.max()
+    frames = max(1, round(_SPREADING * fps))
+    for side, outward in (("left", 1.0), ("right", -1.0)):
+        turn = gaussian_filter1d(maximum_filter1d(turns[side], 2 * frames + 1), frames / 2.0)
+        for name in {f"{side}_elbow", f"{side}_wrist"} & directions.keys():
+            axis = np.cross(directions[name], outward * targets.chest[:, :, 1])
+            axis /= np.linalg.norm(axis, axis=1, keepdims=True).clip(min=1e-9)
+            turned = Rotation.from_rotvec(turn[:, None] * axis).apply(directions[name])
+            directions[name] = turned
+    most = max(float(turn.max()) for turn in turns.values())
+    return replace(targets, directions=directions), most
 
 
 def _imbalance(
@@ -110,8 +157,17 @@ def _solve(
         tasks.append(balance)
     reach = _reach(robot)
     low, high = reach.lower, reach.upper
+    limits: list[mink.Limit] = [reach]
     if pairs:
-        tasks.append(_Apart(model, pairs))
+        apart = [([a], [b]) for a, b in sorted(pairs)]
+        limits.append(
+            mink.CollisionAvoidanceLimit(
+                model,
+                apart,
+                minimum_distance_from_collisions=_APART,
+                collision_detection_distance=_NEARBY,
+            )
+        )
     qpos = np.zeros((len(targets.base), model.nq))
     for i in range(len(qpos)):
         if preferred is not None:
@@ -136,7 +192,7 @@ def _solve(
         try:
             for _ in range(_ITERATIONS if i else _FIRST):
                 step = mink.solve_ik(
-                    configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=[reach]
+                    configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=limits
                 )
                 configuration.integrate_inplace(step, 0.6)
                 if np.abs(step).max() < _CONVERGED:
@@ -188,43 +244,6 @@ class _Direction(mink.Task):
         return derivative
 
 
-class _Apart(mink.Task):
-    """Pairs of geoms keep their distance."""
-
-    def __init__(self, model: mujoco.MjModel, pairs: Collection[tuple[int, int]]) -> None:
-        super().__init__(cost=np.full(len(pairs), _COLLISION), gain=1.0, lm_damping=0.0)
-        self._pairs = sorted(pairs)
-        self._bodies = model.geom_bodyid[np.array(self._pairs)]
-
-    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
-        """The missing distance of each pair, negative, m, ``(pairs,)``."""
-        return self._distances(configuration)[0]
-
-    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
-        """Its derivative by the degrees of freedom, ``(pairs, nv)``."""
-        model, data = configuration.model, configuration.data
-        errors, ends = self._distances(configuration)
-        rows = np.zeros((len(errors), model.nv))
-        first, second = np.zeros((3, model.nv)), np.zeros((3, model.nv))
-        for i in np.flatnonzero(errors):
-            distance = errors[i] + _APART
-            if abs(distance) > 1e-6:
-                mujoco.mj_jac(model, data, first, None, ends[i, :3], self._bodies[i, 0])
-                mujoco.mj_jac(model, data, second, None, ends[i, 3:], self._bodies[i, 1])
-                rows[i] = (ends[i, 3:] - ends[i, :3]) / distance @ (second - first)
-        return rows
-
-    def _distances(self, configuration: mink.Configuration) -> tuple[np.ndarray, np.ndarray]:
-        """The missing distances, and the points between which they are, ``(pairs, 6)``."""
-        lacking, ends = np.zeros(len(self._pairs)), np.zeros((len(self._pairs), 6))
-        for i, (a, b) in enumerate(self._pairs):
-            distance = mujoco.mj_geomDistance(
-                configuration.model, configuration.data, a, b, _APART, ends[i]
-            )
-            lacking[i] = min(distance - _APART, 0.0)
-        return lacking, ends
-
-
 def _reach(robot: Humanoid) -> mink.ConfigurationLimit:
     """The ranges of joints, all bounded, so that `solve` can bound their speeds too."""
     model = copy.copy(robot.model)
@@ -239,11 +258,16 @@ def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
     return mink.SE3.from_rotation_and_translation(mink.SO3.from_matrix(rotation), place)
 
 
-def _collisions(model: mujoco.MjModel, qpos: np.ndarray) -> set[tuple[int, int]]:
-    """The geoms of the robot that touch in any frame."""
+def _collisions(
+    model: mujoco.MjModel, qpos: np.ndarray, arms: Iterable[np.ndarray]
+) -> set[tuple[int, int]]:
+    """The geoms of the robot that touch in any frame, but those of an arm and another part."""
     pairs = set()
     for data, bodies in posed(model, qpos):
-        for geoms in data.contact.geom[(bodies > 0).all(axis=1) & (data.contact.dist < -0.002)]:
+        met = (bodies > 0).all(axis=1) & (data.contact.dist < -_DEPTH)
+        for is_arm in arms:
+            met &= is_arm[bodies].sum(axis=1) != 1
+        for geoms in data.contact.geom[met]:
             pairs.add((int(min(geoms)), int(max(geoms))))
     return pairs
 
