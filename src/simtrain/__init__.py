@@ -1,9 +1,9 @@
 # ruff: noqa: F403 - the names are listed once, below, and type checkers follow these imports
 """simtrain: PPO for robots on massively parallel MuJoCo simulation.
 
-What a task file needs: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. And
-what a program or a notebook needs: ``make_env``, ``train``, ``load_policy`` and ``evaluate``. They
-are imported when they are first used, so that a command is there at once.
+For task files: ``task``, the ``...Cfg`` classes, and the ready-made terms in ``mdp``. For programs
+and notebooks: ``make_env``, ``train``, ``load_policy`` and ``evaluate``. All are imported when they
+are first used, so that a command starts at once.
 """
 
 import os

@@ -112,7 +112,7 @@ def train(cfg: TrainConfig | str, *, resume: str | Path | None = None) -> Path:
 
 @contextmanager
 def _process_as_before() -> Iterator[None]:
-    """Give this process its ``CUDA_VISIBLE_DEVICES``, torch threads and precision on GPUs back."""
+    """At the end, restore ``CUDA_VISIBLE_DEVICES``, torch threads and precision on GPUs."""
     import torch
 
     visible, threads = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads()
@@ -232,7 +232,7 @@ def choose_device(device: str, engine: EngineFlag) -> EngineCfg:
 
 
 def _announced_kernels(engine: EngineName) -> AbstractContextManager[None]:
-    """Within, it is printed when the engine's kernels are compiled, which takes minutes."""
+    """Within, print a line when the engine's kernels are compiled, which takes minutes."""
     if engine == "mujoco":
         return nullcontext()
 

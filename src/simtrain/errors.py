@@ -23,7 +23,7 @@ class ConfigError(ValueError):
 
 
 class SimulationError(RuntimeError):
-    """MuJoCo failed in one or more environments; names them and what MuJoCo said. Exit code 1."""
+    """MuJoCo failed in one or more environments; names them, with MuJoCo's message. Exit code 1."""
 
 
 class RankError(RuntimeError):
@@ -39,7 +39,7 @@ class ExportError(RuntimeError):
 
 
 def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params: Any) -> Any:
-    """Call what a task's author wrote; what it raises says which term it is."""
+    """Call a function of a task's author; its errors name the term."""
     try:
         return function(*arguments, **params)
     except ConfigError as error:
@@ -55,7 +55,7 @@ def call_term(name: str, function: Callable[..., Any], *arguments: Any, **params
 
 @contextmanager
 def config_errors_of(where: str) -> Iterator[None]:
-    """Within, a ConfigError says `where` the mistake is."""
+    """Within, messages of ConfigErrors begin with `where` the mistake is."""
     try:
         yield
     except ConfigError as error:
@@ -63,7 +63,7 @@ def config_errors_of(where: str) -> Iterator[None]:
 
 
 def what_raised(error: BaseException) -> str:
-    """``"raised ValueError: ... (<file>:<line>)"``, for what a task's author wrote."""
+    """``"raised ValueError: ... (<file>:<line>)"``, for an error in a task author's code."""
     what = "".join(traceback.format_exception_only(error)).strip()
     line = traceback.extract_tb(error.__traceback__)[-1]
     return f"raised {what} ({line.filename}:{line.lineno})"
@@ -87,7 +87,7 @@ def warnings_once(*, quiet: bool = False) -> Iterator[None]:
 
 
 def flag(*path: str) -> str:
-    """How a value of the configuration is typed, as ``--env.rewards.upright.weight``."""
+    """The flag of a value of the configuration, such as ``--env.rewards.upright.weight``."""
     # A term's parameters are flags of the term itself, as are a group's terms of the group.
     unnamed = ("params", "terms") if "observations" in path[:2] else ("params",)
     # A pattern, such as ".*_hip", is shown as the task has it, and its first dot once.
@@ -102,7 +102,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def choices(name: str, names: Iterable[str]) -> str:
-    """What to write instead of `name`: ``" (did you mean 'x'?); there are x, y"``."""
+    """A hint with valid names instead of `name`: ``" (did you mean 'x'?); there are x, y"``."""
     known = list(names)
     shown = known
     if len(known) > _MOST_LISTED:

@@ -1,4 +1,4 @@
-"""Files, folders of tasks, and memory: what is damaged or too large is refused.
+"""Files, folders of tasks, and memory: damaged and too large files are refused.
 
 A path that cannot be used, and a file that is too large or damaged, end in a ConfigError.
 """
@@ -27,7 +27,7 @@ _MOST_MEMORY, _MOST_SECONDS = 2**32, 40  # of reading a model, by the processor
 
 
 def check_path(path: Path | str, what: str) -> None:
-    """Raise ConfigError, which begins with `what`, for a path at which nothing can ever be."""
+    """Raise ConfigError, which begins with `what`, for a path that no file can have."""
     try:
         str(path).encode()
         Path(path).stat()
@@ -163,7 +163,7 @@ def remove_leftovers(run: Path) -> None:
 
 @contextmanager
 def damage_as_config_error(text: str) -> Iterator[None]:
-    """Raise a ConfigError that begins with `text` for any error that a damaged file leads to.
+    """Within, raise a ConfigError that begins with `text` for any error of a damaged file.
 
     ConfigErrors pass unchanged.
     """
@@ -212,7 +212,7 @@ def gib(size: int) -> str:
 
 
 def task_folders() -> Iterator[tuple[Path, bool]]:
-    """The folders of tasks, in their order, and whether each is trusted whomever it belongs to."""
+    """The folders of tasks, in their order, and whether each is trusted, whoever owns it."""
     for entry in filter(None, os.environ.get("SIMTRAIN_TASKS", "").split(os.pathsep)):
         folder = Path(entry).expanduser()
         if not folder.is_dir():

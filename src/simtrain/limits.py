@@ -103,7 +103,7 @@ def leaves(tree: Any, path: tuple[str, ...] = (), *, suppressed: bool = True) ->
     if not parts:
         return {path: tree}
     below = (leaves(p, (*path, str(n)), suppressed=suppressed) for n, p in parts.items())
-    return {at: value for found in below for at, value in found.items()}
+    return {at: value for part in below for at, value in part.items()}
 
 
 def parts_of(value: Any, suppressed: bool = True) -> dict[str, Any] | None:
@@ -132,7 +132,7 @@ def field_default(kind: type, name: str) -> Any:
 
 
 def in_words(hint: Any) -> str | None:
-    """What a setting of this type may be, for people; None if there are no plain words for it."""
+    """The possible values of a setting of this type, in words; None if there are no plain words."""
     # As in tyro's help, None comes first.
     kinds = sorted(_kinds(hint), key=lambda kind: kind is not NoneType)
     words = [text for kind in kinds for text in _words_of(kind)]
@@ -217,7 +217,7 @@ def _check_limits(value: Any, limits: Limits | None, name: str) -> None:
 
 
 def without_arrays(value: Any) -> Any:
-    """A number or tuples in the place of what is NumPy's or torch's; all else as it is."""
+    """A number or tuples in place of an array or a tensor; all other values unchanged."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         return _as_tuples(value.tolist())
     return value

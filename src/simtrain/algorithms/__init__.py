@@ -1,1 +1,1 @@
-"""What learns: PPO and its networks. Knows no files and no simulator."""
+"""Learning algorithms and their networks. Knows no files and no simulator."""

@@ -1,4 +1,4 @@
-"""What PPO and distillation share: mini-batches, by graphs if given, and one read-back each."""
+"""The base of PPO and distillation: mini-batches, by graphs if given, and one read-back each."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from simtrain.launch.phase_timer import PhaseTimer
 from simtrain.launch.rank import Rank
 
 Replay = Callable[[int], None]
-"""Does what `MiniBatchAlgorithm.learn_mini_batch` does, by graphs."""
+"""`MiniBatchAlgorithm.learn_mini_batch` by a graph of each mini-batch."""
 MakeReplay = Callable[[], Replay | None]
-"""Makes graphs of mini-batches once; what replays them, or None without. A collective."""
+"""Makes graphs of mini-batches once; returns their replay, or None without. A collective."""
 
 
 class MiniBatchAlgorithm(ABC):
@@ -28,7 +28,7 @@ class MiniBatchAlgorithm(ABC):
     actor: MLPModel
     storage: Rollout
     memories: Sequence[Memory]
-    """What the models remember of this rank's environments."""
+    """The models' hidden states for this rank's environments."""
     rank: Rank
     timer: PhaseTimer
     optimizer: FlatAdam
@@ -52,19 +52,19 @@ class MiniBatchAlgorithm(ABC):
 
     @abstractmethod
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of all networks, themselves and not copies."""
+        """Parameters and buffers of all networks; not copies."""
 
     def hidden_states(self) -> list[Tensor]:
-        """What is remembered of this rank's environments, such as hidden states; not copies."""
+        """State that is kept for this rank's environments, such as hidden states; not copies."""
         return [tensor for memory in self.memories for tensor in memory.tensors]
 
     def set_hidden_states(self, states: Sequence[Tensor]) -> None:
-        """Take over `states`, in place; RuntimeError if shapes differ, ValueError if one lacks."""
+        """Load `states`, in place; RuntimeError if shapes differ, ValueError if one is missing."""
         for tensor, state in zip(self.hidden_states(), states, strict=True):
             tensor.copy_(state)
 
     def begin_rollout(self) -> None:
-        """Note what holds for all steps of a rollout, in place."""
+        """Save state from the start of a rollout for its update, in place."""
         for memory in self.memories:
             memory.save()
 
@@ -75,7 +75,7 @@ class MiniBatchAlgorithm(ABC):
     def record(
         self, transition: Transition, rewards: Tensor, dones: Tensor, time_outs: Tensor
     ) -> None:
-        """Write to `transition`, in place, what the actions led to; recurrent models forget."""
+        """Write the actions' results to `transition`, in place; zero hidden states in `dones`."""
         transition.record(rewards, dones, time_outs)
         for memory in self.memories:
             memory.forget(dones)
@@ -85,12 +85,12 @@ class MiniBatchAlgorithm(ABC):
         """Learn from a mini-batch of the rollout, in place."""
 
     def update_state(self) -> list[Tensor]:
-        """What `learn_mini_batch` changes and its next call depends on; not copies."""
+        """The state that `learn_mini_batch` changes and its next call reads; not copies."""
         return [*self.optimizer.tensors(), self._losses]
 
     @abstractmethod
     def inherit(self, before: Any) -> None:
-        """Copy what `before`, the same algorithm, has besides the networks that learn; in place."""
+        """Copy all but the learning networks from `before`, the same algorithm; in place."""
 
     def set_hyper_parameter(self, name: str, value: float) -> None:
         """Change a number of the configuration that an update reads anew, such as ``gamma``."""
@@ -102,7 +102,7 @@ class MiniBatchAlgorithm(ABC):
     def set_state(
         self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
     ) -> None:
-        """Take over `state`, in place, with the optimizer's moments and the learning rate if asked.
+        """Load `state`, in place, with the optimizer's moments and the learning rate if asked.
 
         RuntimeError if shapes differ.
         """
@@ -127,8 +127,8 @@ class MiniBatchAlgorithm(ABC):
         self.timer.begin("other")
 
     def _read_back(self, means: Tensor, *more: Tensor) -> list[float]:
-        """The `means` over all ranks, then `more`, 0-d: the one place that waits for the device,
-        and so for other ranks'. Clears the storage."""
+        """The `means` over all ranks, then `more`, 0-d. Clears the storage. Only here, an update
+        waits for the device and for other ranks."""
         self.storage.clear()
         all_reduce(means, self.rank, self.timer, then="other")
         means /= self.rank.world_size

@@ -1,4 +1,4 @@
-"""Distillation: a student learns to act as a teacher that sees more, where its own actions lead.
+"""Distillation: on its own rollouts, a student learns the actions of a teacher that sees more.
 
 The mathematics are those of ``rsl_rl.algorithms.Distillation``, with one read-back an update. A
 mini-batch is `gradient_length` steps of all environments, one after another.
@@ -134,7 +134,7 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         self._losses += loss.detach()
 
     def update_state(self) -> list[Tensor]:
-        """What `learn_mini_batch` changes and its next call depends on; not copies."""
+        """See `MiniBatchAlgorithm.update_state`; with the student's hidden state."""
         return [*super().update_state(), *self.memories[0].tensors]
 
     state = RslDistillation.save  # the storage is empty between two updates

@@ -1,8 +1,8 @@
 """A policy as ONNX or for PyTorch, with its normalization; each compared with the policy itself.
 
 Inputs are, in this order: ``obs``, float32 ``(batch, size)``, the flat observations side by side;
-each group of images, under its name; and what a recurrent network remembers, ``(layers, batch,
-units)``, zero at the start of an episode, which comes out after the actions for the next step.
+each group of images, under its name; and the hidden states of a recurrent network, ``(layers,
+batch, units)``, zero at the start of an episode. Outputs are actions and the next hidden states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simtrain.errors import ExportError
 TOLERANCE = 1e-5
 """Largest difference of an action, relative to the action where that is larger than 1."""
 STEPS, ROWS = 200, 4
-"""How much is compared: steps, and how many policies side by side."""
+"""Size of the comparison: number of steps, and of policies side by side."""
 METADATA = "policy.json"  # the property that has all metadata as JSON
 INPUT, OUTPUT = "obs", "actions"
 Run = Callable[[list[np.ndarray]], list[np.ndarray]]  # inputs to outputs
@@ -61,12 +61,12 @@ class PolicyStep(nn.Module):
         return vector + [obs[group] for group in self.images]
 
     def initial_states(self, rows: int) -> list[Tensor]:
-        """The hidden states of so many episodes that begin."""
+        """The hidden states at the start of `rows` episodes."""
         return [torch.zeros(layers, rows, units) for layers, _, units in self.states.values()]
 
     @cached_property
     def program(self) -> torch.export.ExportedProgram:
-        """It as a graph of PyTorch's operators, for any number of rows."""
+        """The step as a graph of PyTorch's operators, for any number of rows."""
         batch = torch.export.Dim("batch")
         shapes = tuple({1 if name in self.states else 0: batch} for name in self.input_names)
         program = torch.export.export(self, tuple(self.example), dynamic_shapes=(shapes,))
@@ -89,8 +89,8 @@ def export(
 ) -> tuple[bytes, float]:
     """A file's content in one of `FORMATS`, and the largest difference to the policy's actions.
 
-    It carries `properties`; those for PyTorch only `METADATA`. On `obs`, ``(steps, rows)``, it is
-    compared, with episodes that begin now and then: ExportError if it gives other actions.
+    The file contains `properties`; for PyTorch, only `METADATA`. The comparison is on `obs`,
+    ``(steps, rows)``, with episodes that begin at random steps: ExportError if actions differ.
     """
     content = FORMATS[kind].convert(policy, step, properties)
     difference = _difference(policy, step, FORMATS[kind].load(content), obs)

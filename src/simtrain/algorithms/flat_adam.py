@@ -66,7 +66,7 @@ class FlatAdam(torch.optim.Adam):
         gradients to equal parameters, one by one; only the norms in between are sums."""
 
     def average(self) -> None:
-        """Average gradients, and what travels with them, over all ranks, in place."""
+        """Average gradients, and the `extra` numbers, over all ranks, in place."""
         if self._rank.world_size > 1:
             all_reduce(self.gradients, self._rank, self._timer, then="optimizer")
             self.gradients /= self._rank.world_size
@@ -80,7 +80,7 @@ class FlatAdam(torch.optim.Adam):
             factors = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
             for part, factor in zip(self._networks, factors.unbind(), strict=True):
                 part.mul_(factor)
-        # The gradients are those of all ranks, and so is what follows from them.
+        # The gradients are the same on all ranks, and so are the results.
         self.found_inf.copy_(~norms.sum().isfinite())
         self.skipped += self.found_inf
         self.step()
@@ -90,7 +90,7 @@ class FlatAdam(torch.optim.Adam):
         return torch.stack([torch.linalg.vector_norm(part) for part in self._networks])
 
     def tensors(self) -> list[Tensor]:
-        """What a step changes and the next depends on, parameters first; not copies."""
+        """The state that a step changes and the next one reads, parameters first; not copies."""
         return [self.parameters.data, self.lr, self.skipped, *self._moments.values()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class FlatAdam(torch.optim.Adam):
         return {"state": single, "param_groups": [group]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, in place; RuntimeError if shapes differ."""
+        """Load the result of `state_dict`, in place; RuntimeError if shapes differ."""
         (group,) = state_dict["param_groups"]
         # A state from before the first step has no moments.
         single = [state_dict["state"][i] for i in group["params"] if state_dict["state"]]
@@ -138,7 +138,7 @@ def all_reduce(tensor: Tensor, rank: Rank, timer: PhaseTimer, then: str) -> None
 def _equal_sums(rank: Rank) -> bool:
     """Whether PyTorch adds the entries of a large tensor in one order on the devices of all ranks.
 
-    What decides that is the GPU's model, or the CPU's instructions and the number of threads.
+    This depends on the GPU's model, or on the CPU's instructions and the number of threads.
     """
     kind: tuple[str, int] = torch.backends.cpu.get_cpu_capability(), rank.threads
     if rank.device.type == "cuda":

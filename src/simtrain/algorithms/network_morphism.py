@@ -1,9 +1,9 @@
 """Larger feed-forward networks that compute the same function as smaller ones.
 
 Chen, Goodfellow and Shlens, "Net2Net: accelerating learning via knowledge transfer", 2016
-(https://arxiv.org/abs/1511.05641). A layer is widened by copies of random units, between which
-what they pass on is shared out. A layer is added as the identity, shifted to where the activation
-function is one.
+(https://arxiv.org/abs/1511.05641). A layer is widened by copies of random units, whose outgoing
+weights are divided among the copies. A layer is added as the identity, shifted to where the
+activation function is one.
 """
 
 from __future__ import annotations

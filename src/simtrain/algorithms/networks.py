@@ -1,4 +1,4 @@
-"""The networks of a task, rsl_rl's models: what they remember, and trained ones as a policy."""
+"""The networks of a task, rsl_rl's models: their making, hidden states, and use as a policy."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ def groups_or_actors(cfg: PpoCfg, own: CriticCfg | RndCfg, obs: TensorDict) -> t
 
 
 def find_model(cfg: NetworkCfg, network: str) -> type[MLPModel]:
-    """The class of a model; ConfigError if there is none, of which `network` names the flag."""
+    """The class of a model; ConfigError, with the flag of the `network`, if there is none."""
     kinds: dict[str, type[MLPModel]]
     kinds = {"mlp": MLPModel, "gru": RNNModel, "lstm": RNNModel, "cnn": CNNModel}
     if cfg.model in kinds:
@@ -149,7 +149,7 @@ class Memory:
         self._is_tuple = isinstance(state, tuple)
         self.tensors = [torch.zeros_like(part) for part in _parts(state)]
         self.before = [part.new_zeros(num_steps, *part.shape) for part in self.tensors]
-        """Those before each step of a rollout, as rsl_rl's storage has them: `save` writes the
+        """States before each step of a rollout, as rsl_rl's storage has them: `save` writes the
         first, and trajectories that begin later begin with 0."""
 
     def save(self) -> None:
@@ -158,12 +158,12 @@ class Memory:
             before[0].copy_(tensor)
 
     def restore(self) -> None:
-        """Take over what `save` wrote, in place."""
+        """Restore the state that `save` wrote, in place."""
         for before, tensor in zip(self.before, self.tensors, strict=True):
             tensor.copy_(before[0])
 
     def recall(self) -> None:
-        """Let the model go on from the state."""
+        """Let the model continue from the state."""
         self._set(self.tensors)
 
     def keep(self) -> None:
@@ -177,7 +177,7 @@ class Memory:
             tensor.masked_fill_(dones.to(torch.bool).unsqueeze(-1), 0.0)
 
     def forget_within_autograd(self, dones: Tensor) -> None:
-        """Let the model go on without its state of environments in `dones`, ``(num_envs,)``."""
+        """Zero the model's state in `dones`, ``(num_envs,)``, out of place, for autograd."""
         mask = dones.to(torch.bool).unsqueeze(-1)
         self._set([part.masked_fill(mask, 0.0) for part in _parts(self._model.get_hidden_state())])
 
@@ -188,7 +188,7 @@ class Memory:
 
 @contextmanager
 def remembering(memories: Sequence[Memory]) -> Iterator[None]:
-    """Within, models go on from what they remember; what they remember then is kept, in place."""
+    """Within, models continue from their hidden states; at the end, the new ones are kept."""
     for memory in memories:
         memory.recall()
     yield
@@ -219,7 +219,7 @@ def load_network(network: MLPModel, state: dict[str, Tensor]) -> None:
 
 
 class Policy:
-    """The mean of a policy's actions; a recurrent one remembers what it saw before."""
+    """The mean of a policy's actions; a recurrent policy keeps its hidden state."""
 
     def __init__(
         self, cfg: ActorCfg, obs: TensorDict, num_actions: int, state: dict[str, Tensor]
@@ -236,7 +236,7 @@ class Policy:
     def __call__(self, obs: TensorDict, fresh: Tensor | None = None) -> Tensor:
         """Actions, ``(num_envs, num_actions)``, for observations ``{group: (num_envs, *shape)}``.
 
-        `fresh`, boolean ``(num_envs,)``, is whose episode begins here; None for nobody's.
+        `fresh`, boolean ``(num_envs,)``, marks environments whose episode begins; None for none.
         """
         if fresh is not None:
             self.actor.reset(fresh)

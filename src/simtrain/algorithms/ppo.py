@@ -3,7 +3,7 @@
 Schulman et al., "Proximal policy optimization algorithms", 2017 (https://arxiv.org/abs/1707.06347).
 The mathematics are those of ``rsl_rl.algorithms.PPO``, computed in another way: parameters and
 gradients in one flat buffer each; the learning rate and the losses as tensors, read back once an
-update. What depends on the kinds of models is their learner's (`simtrain.algorithms.learners`).
+update. The part that depends on the kinds of models is in `simtrain.algorithms.learners`.
 """
 
 from dataclasses import fields
@@ -176,7 +176,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         return [*super().hidden_states(), *rewards]
 
     def state(self) -> dict[str, Any]:
-        """What `set_state` takes; the storage is empty between two updates."""
+        """The state that `set_state` restores; the storage is empty between two updates."""
         steps = {} if self.rnd is None else {"rnd_steps": self.rnd.update_counter}
         return {**self.save(), **steps}
 
@@ -207,7 +207,7 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
 
 
 def adapt_learning_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> None:
-    """Change `rate`, 0-d, by rsl_rl's rule, in place: `kl` within a factor 2 of its aim."""
+    """Adapt `rate`, 0-d, in place, by rsl_rl's rule: keep `kl` within a factor 2 of its target."""
     lower = (rate / 1.5).clamp_(min=MIN_LEARNING_RATE)
     higher = (rate * 1.5).clamp_(max=MAX_LEARNING_RATE)
     too_near = (kl < desired_kl / 2.0) & (kl > 0.0)

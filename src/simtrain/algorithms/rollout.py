@@ -21,31 +21,31 @@ class Transition:
     """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
-    recorded: dict[str, Tensor]  # what the models' learner keeps of a step, by its own names
+    recorded: dict[str, Tensor]  # tensors that the learner records, by its own names
     actions: Tensor
     rewards: Tensor
     dones: Tensor
     time_outs: Tensor
 
     def observe(self, obs: TensorDict) -> None:
-        """Write what the policy observes, in place."""
+        """Write the observations of the policy, in place."""
         for group, observed in self.observations.items():
             observed.copy_(obs[group])
 
     def record(self, rewards: Tensor, dones: Tensor, time_outs: Tensor) -> None:
-        """Write what the actions led to, ``(num_envs,)`` each, in place."""
+        """Write the results of the actions, ``(num_envs,)`` each, in place."""
         self.rewards[:, 0] = rewards
         self.dones[:, 0] = dones
         self.time_outs[:, 0] = time_outs
 
     def tensors(self) -> list[Tensor]:
-        """All of them, always in the same order."""
+        """All tensors, always in the same order."""
         rest = (getattr(self, f.name) for f in fields(self)[2:])
         return [*self.observations.values(), *self.recorded.values(), *rest]
 
 
 class Rollout(RolloutStorage):  # type: ignore[misc]
-    """rsl_rl's storage, and what the update needs beside it."""
+    """rsl_rl's storage, with further buffers that the update needs."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         recorded: dict[str, Tensor],
         device: torch.device,
     ) -> None:
-        """`obs` is ``{group: (num_envs, *shape)}``; `recorded` are examples of what a learner keeps
-        of a step, each in a buffer with a leading axis of steps: rsl_rl's, or one more."""
+        """`obs` is ``{group: (num_envs, *shape)}``; `recorded` are examples of the tensors that a
+        learner records of a step; each has a buffer of all steps: rsl_rl's, or a new one."""
         super().__init__("rl", obs.batch_size[0], num_steps_per_env, obs, [num_actions], device)
         self.recorded: dict[str, Tensor] = {
             name: getattr(self, name, example.new_zeros(num_steps_per_env, *example.shape))
@@ -66,7 +66,7 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
         self.transitions = [self.transition(itemgetter(i)) for i in range(num_steps_per_env)]
 
     def transition(self, view: Callable[[Tensor], Tensor]) -> Transition:
-        """A function of each buffer, as their views at one step."""
+        """The transition with `view` of each buffer, such as its row for one step."""
         rest = {f.name: view(getattr(self, f.name)) for f in fields(Transition)[2:]}
         observations = {name: view(buffer) for name, buffer in self.observations.items()}
         recorded = {name: view(buffer) for name, buffer in self.recorded.items()}

@@ -1,4 +1,4 @@
-"""Mirror images of samples: rsl_rl's `Symmetry`, told by a task how it is reflected.
+"""Mirror images of samples: rsl_rl's `Symmetry`, with the reflection that a task declares.
 
 Mittal et al., "Symmetry considerations for learning task symmetric robot policies", 2024
 (https://arxiv.org/abs/2403.04359).
@@ -48,7 +48,7 @@ class MirrorSymmetry(Symmetry):  # type: ignore[misc]
         self.maps = maps
 
     def mirror_loss(self, means: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The mirror loss, 0-d, and `gradient`, by the `means` of actions, with its own.
+        """The mirror loss, 0-d, and `gradient` by the `means` of actions with the loss's own added.
 
         `means` are ``(2, samples, actions)``, of samples and mirror images. `gradient` is that of
         other losses, of the images too or of the samples alone; it may be changed.
@@ -64,7 +64,7 @@ class MirrorSymmetry(Symmetry):  # type: ignore[misc]
     def _with_images(
         self, env: Any, obs: TensorDict | None, actions: Tensor | None
     ) -> tuple[TensorDict | None, Tensor | None]:
-        """What is given, with the mirror images behind, as rsl_rl asks for it."""
+        """Observations and actions, followed by their mirror images, as rsl_rl needs them."""
         if obs is not None:
             images = {group: self.maps.observations[group](x) for group, x in obs.items()}
             obs = torch.cat((obs, TensorDict(images, batch_size=obs.batch_size)))

@@ -32,7 +32,7 @@ LAYERS: dict[Layer, str] = {
     "update": "update",
     "training": "end to end",
 }
-"""What is measured, and its name in tables and pictures."""
+"""The measured layers, and their names in tables and pictures."""
 _FORMAT = "simtrain-benchmark-2"
 _UNIT = "environment steps a second, over all ranks"
 PartT = TypeVar("PartT")
@@ -40,7 +40,7 @@ PartT = TypeVar("PartT")
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured; networks are on `device`, ``cpu`` or ``cuda``.
+    """A case that is measured; networks are on `device`, ``cpu`` or ``cuda``.
 
     Each rank has `num_envs` environments and `threads` threads.
     """
@@ -75,12 +75,12 @@ class Figure(Case):
 
     @property
     def case(self) -> Case:
-        """What was measured."""
+        """The case that was measured."""
         return Case(*(getattr(self, field.name) for field in fields(Case)))
 
     @property
     def spread(self) -> float:
-        """Half of what repetitions differ by, as a fraction of the median."""
+        """Half the range of the repetitions, as a fraction of the median."""
         return (self.highest - self.lowest) / 2.0 / self.steps_per_second
 
 
@@ -92,7 +92,7 @@ class Results:
     about: dict[str, Any]
 
     SETTINGS: ClassVar = ("machine", "repetitions", "cuda_graphs", "tf32")
-    """What must be the same for a fair comparison."""
+    """Entries of `about` that must be the same for a fair comparison."""
     UNCHANGED: ClassVar = "no figure fell"
 
     def by_case(self) -> dict[Case, dict[str, Figure]]:
@@ -150,7 +150,7 @@ class Results:
         ]
 
     def tables(self, before: Results | None, tolerance: float) -> list[Table]:
-        """A table for each task, engine, device, ranks and threads; marks what fell."""
+        """A table for each task, engine, device, ranks and threads; marks figures that fell."""
         tables: dict[str, Table] = {}
         for figure in self.figures:
             title = f"{figure.task}, {figure.engine} engine, {figure.device}, {figure.workers}"
@@ -189,7 +189,7 @@ def figures_of(case: Case, steps: int, seconds: dict[str, list[float]]) -> tuple
 
 
 def read_results(path: Path) -> Results:
-    """Read what `Results.as_json` gave; ConfigError if it is damaged, or of another kind."""
+    """The results in a file of `Results.as_json`; ConfigError if damaged, or of another kind."""
     content = read_content(path, _FORMAT, "`benchmark`")
     with damage_as_config_error(f"--compare {path} is damaged"):
         figures = tuple(checked(Figure(**row)) for row in content.pop("figures"))
@@ -210,7 +210,7 @@ def read_content(path: Path, kind: str, writer: str, flag: str = "--compare") ->
 
 
 def checked(part: PartT) -> PartT:
-    """A dataclass made of a file's values; ValueError for one that its field may not have."""
+    """A dataclass made of a file's values; ValueError for a value that is not allowed."""
     try:
         check(part)
     except ConfigError as error:
@@ -230,7 +230,7 @@ def about_machine(device_name: str, *threads: int) -> dict[str, Any]:
 def differences(
     before: dict[str, Any], now: dict[str, Any], settings: tuple[str, ...]
 ) -> list[str]:
-    """How the machine, the settings and the versions of an earlier benchmark were others."""
+    """Lines about differences of machine, settings and versions from an earlier benchmark."""
     lines = [
         f"has another {name}: {before.get(name)}, now {now[name]}"
         for name in settings

@@ -48,7 +48,7 @@ def draw_layers(results: Results) -> Sheet:
 
 
 def draw_until(results: UntilResults) -> Sheet:
-    """Panels with each metric over env steps, then what it took until the condition held."""
+    """Panels with each metric over env steps, then the costs until the condition held."""
     metrics = results.comparisons
     count = len(metrics) + len(COSTS)
     rows = math.ceil(count / 3)

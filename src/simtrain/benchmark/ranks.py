@@ -1,4 +1,4 @@
-"""A benchmark's cases: what is measured, checked, and then measured on its ranks.
+"""The cases of a benchmark: first all are checked, then each is measured on its ranks.
 
 Each number of ranks and of threads is a job of processes of its own, of which nothing is left when
 the next begins; the command itself uses no GPU or threads.

@@ -1,8 +1,8 @@
 """How soon a task is learned: trainings of several seeds, their file, table and comparison.
 
-What a training costs is counted up to the first policy whose evaluation fulfils the condition; the
-time is that of training alone. A training that ended without it counts as infinitely long, so that
-medians over seeds are right as long as half of them succeed.
+Costs are counted up to the first policy whose evaluation fulfils the condition; the time is that of
+training alone. A training that ended without it counts as infinitely long, so that medians over
+seeds are right as long as half of them succeed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from simtrain.training.population.evolution import hyper_parameters
 from simtrain.training.resumption import can_resume
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
-"""What is measured of a training, and its name in tables and pictures."""
+"""The measured costs of a training, and their names in tables and pictures."""
 _FORMAT = "simtrain-until-1"
 _DATE = len("YYYY-MM-DD_HH-MM-SS_")  # before the name that a run was given
 _ALSO = ("init_from", "teacher", "cpu_workers", "eval_interval", "eval_episodes")
@@ -92,7 +92,7 @@ class UntilResults:
     about: dict[str, Any]
 
     SETTINGS: ClassVar = ("machine", "ranks", "eval_interval", "eval_episodes")
-    """What must be the same for a fair comparison."""
+    """Entries of `about` that must be the same for a fair comparison."""
     UNCHANGED: ClassVar = "no median grew"
 
     def costs(self, what: str, best_of: int = 1) -> list[float]:
@@ -149,14 +149,14 @@ class UntilResults:
         ]
 
     def tables(self, before: UntilResults | None, tolerance: float) -> list[Table]:
-        """A row for each seed, then medians and ranges over all, and what they are of before."""
+        """A row for each seed, then medians and ranges over all, and their ratios to `before`."""
         names = dict.fromkeys(name for name, _ in self.comparisons)
         columns = ["seed", "reached", "iterations", *COSTS.values(), *names]
         table = new_table(f"{self.task} until {self.condition}", columns)
         for seed in self.seeds:
             last = seed.end
             cells = [str(seed.seed), "yes" if seed.reached else "no", f"{last.iteration:,}"]
-            # Where it was not reached, what was spent in vain.
+            # Without success, the cost of the whole training.
             sign = "" if seed.reached else "> "
             cells += [sign + shown(what, getattr(last, what)) for what in COSTS]
             table.add_row(*cells, *(f"{last.values.get(name, math.nan):.4g}" for name in names))
@@ -171,7 +171,7 @@ class UntilResults:
 
 
 def read_until(path: Path, flag: str = "--compare") -> UntilResults:
-    """What `as_json` gave; ConfigError if the file cannot be read, or is of another kind."""
+    """The results in a file of `as_json`; ConfigError if unreadable, or of another kind."""
     content = read_content(path, _FORMAT, "`benchmark --until`", flag)
     with damage_as_config_error(f"{flag} {path} is damaged"):
         seeds = read_seeds(content.pop("seeds"))
@@ -285,7 +285,7 @@ def read_seed(
 
 
 def _of_training(run: Run) -> list[Evaluated]:
-    """Its evaluations; their time is that of all phases but evaluation, up to the policy."""
+    """The evaluations of a run; their time is of all phases but evaluation, up to the policy."""
     columns = run.columns
     phases = [tag for tag in phase_tags(list(columns)) if tag != f"{TAG}evaluation"]
     seconds = np.cumsum(sum((columns[t] for t in phases), start=0.0 * columns["iteration"]))

@@ -178,8 +178,8 @@ def _thresholds(words: Sequence[str], conditions: Sequence[str]) -> dict[str, fl
     for word, least in _parts(words).items():
         named = [c for c in conditions if word in c] if word else conditions[:1]
         if len(named) != 1:
-            found = f"several, {', '.join(named)}" if named else "none"
-            text = f"--verify-threshold {word}={least:g} names {found}"
+            matches = f"several, {', '.join(named)}" if named else "none"
+            text = f"--verify-threshold {word}={least:g} names {matches}"
             raise ConfigError(f"{text}; the conditions are {', '.join(conditions)}")
         thresholds[named[0]] = least
     return thresholds

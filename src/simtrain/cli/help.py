@@ -1,7 +1,7 @@
-"""Help for a command, made of its configuration: what each flag takes, means and now is.
+"""Help for a command, made of its configuration: each flag's type, meaning and present value.
 
-What a group of flags has, such as ``env.rewards``, is shown when it is asked for; what all terms of
-a kind have is said once. Imports nothing that the configuration does not.
+The flags of a group, such as ``env.rewards``, are shown on request; flags that all terms of a kind
+have are shown once. Imports nothing that the configuration does not.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ class _Flag:
 class _Group:
     name: str  # env.rewards.upright
     kind: type | None = None  # None for a mapping of names to groups
-    text: str = ""  # what it is; of a term, what its function does
+    text: str = ""  # its docstring; of a term, that of its function
     flags: list[_Flag] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
 
     def walk(self) -> Iterator[_Group]:
-        """It and all groups below it."""
+        """This group and all groups below it."""
         yield self
         for group in self.groups:
             yield from group.walk()
 
     def all_flags(self) -> list[_Flag]:
-        """Its flags and those of all groups below it."""
+        """The flags of this group and of all groups below it."""
         return [flag for group in self.walk() for flag in group.flags]
 
 
 def help_topic(arguments: Sequence[str]) -> str | None:
-    """What help is asked for: a group, a flag, ``all``, or "" for the command; None for none."""
+    """The requested help: a group, a flag, ``all``, or "" for the command; None for no help."""
     for word, following in zip(arguments, [*arguments[1:], "-"], strict=False):
         name, _, topic = word.partition("=")
         if name in ("-h", "--help"):
@@ -124,7 +124,7 @@ def _group(config: Any, path: tuple[str, ...]) -> _Group:
 
 
 def _field_docstring(kind: type, name: str) -> str:
-    """The docstring below a field, in its dataclass or one that this derives from."""
+    """The docstring below a field, in its dataclass or in a base class."""
     for base in kind.__mro__:
         with suppress(OSError, TypeError):  # its source is not in a file
             if text := _docstrings_in(inspect.getfile(base)).get((base.__name__, name)):
@@ -149,7 +149,7 @@ def _docstrings_in(file: str) -> dict[tuple[str, str], str]:
 
 
 def _takes(hint: Any) -> str:
-    """What a flag of this type takes; nothing if it is a group of flags, or would be one."""
+    """Placeholders of a flag's values; "" for a type that is, or would be, a group of flags."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         named = [str(m.metavar) for m in hint.__metadata__ if getattr(m, "metavar", None)]
@@ -219,7 +219,7 @@ def _table(flags: Iterable[_Flag], *, is_brief: bool = False) -> list[str]:
 
 
 def _overview(group: _Group) -> list[str]:
-    """The groups below one, and what they hold, under a title; nothing if there are none."""
+    """The groups below a group, and their contents, under a title; nothing without groups."""
     rows = _names(group)
     return ["\nGroups of flags:", *rows] if rows else []
 
@@ -260,7 +260,7 @@ def _section(group: _Group) -> list[str]:
 
 
 def _terms(name: str, kind: type, terms: list[_Group]) -> list[str]:
-    """What all terms of a kind have, once, and then what is each one's own."""
+    """Lines about the terms of a kind: their common flags once, then the values of each term."""
     text = _plain(kind.__doc__ or "")
     shared: dict[str, _Flag] = {}
     rows: list[str] = []

@@ -224,7 +224,7 @@ _CORRECTED = {"depth in the floor", "in the air", "no foot at rest", "center of 
 
 
 def _print_figures(clip: MotionClip, model: mujoco.MjModel) -> set[str]:
-    """Print what is measured of a motion; the names of what is off."""
+    """Print the figures of a motion; the names of those beyond their limits."""
     from rich.table import Table
 
     from simtrain.motion.check import check_motion
@@ -322,4 +322,4 @@ COMMANDS: dict[str, tuple[Any, str, Callable[[Any, list[Path]], int]]] = {
     "make": (MakeConfig(), "<keyframes.yaml> [name...]", _make),
     "record": (RecordConfig(), "<run or task> <out.npz>", _record),
 }
-"""The commands by name: the flags of each, the files that it takes, and what runs it."""
+"""The commands by name: the flags of each, the files that it takes, and its function."""

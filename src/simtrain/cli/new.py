@@ -106,8 +106,8 @@ def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         table.add_row("", f"leg {foot.name}", f"{', '.join(leg.joints)}; foot on {foot.body}")
     for arm in robot.arms:
-        held = f"; held: {', '.join(arm.beside)}" if arm.beside else ""
-        table.add_row("", "arm", f"{', '.join(arm.joints)}; ends at {arm.end}{held}")
+        others = f"; held: {', '.join(arm.beside)}" if arm.beside else ""
+        table.add_row("", "arm", f"{', '.join(arm.joints)}; ends at {arm.end}{others}")
     for note in prepared.notes:
         table.add_row("", "prepared", note)
     for finding in findings:

@@ -94,7 +94,7 @@ def split_paths(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def _check_paths(config: object, arguments: Sequence[str]) -> None:
-    """Raise ConfigError for paths that can be none, and empty ones: they would mean this folder."""
+    """Raise ConfigError for impossible paths, and empty ones, which would mean this folder."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     empty = {name.replace("_", "-") for name, value in pairwise(words) if not value}
     for path, value in leaves(config).items():

@@ -228,7 +228,7 @@ def _policy(config: PlayConfig, env: Env, saved: SavedPolicy | None) -> Act:
 
 
 def _checkpoints(path: Path, saved: SavedPolicy, act: Act) -> Checkpoints | None:
-    """Those of the run at `path`, for `act`; None if that is no policy of a run."""
+    """The checkpoints of the run at `path`, for `act`; None if `act` is no policy of a run."""
     from simtrain.algorithms.networks import Policy
     from simtrain.run.checkpoint import BEST, model_paths
     from simtrain.training.saved_policy import open_policy

@@ -69,7 +69,7 @@ def import_when_used(*names: str) -> None:
 
 
 def _without_compilation() -> None:
-    """Optimizers import ``torch._dynamo``, and use two functions of it that compilation needs."""
+    """Import ``torch._dynamo`` when used, and replace the two functions that optimizers use."""
     import torch
 
     import_when_used("torch._dynamo")
@@ -100,7 +100,7 @@ class _Unused(ModuleType):
 
 @contextmanager
 def _without_marks() -> Iterator[None]:
-    """Within it no function is marked for ``torch.compile``, which commands do not use."""
+    """Within, no function is marked for ``torch.compile``, which commands do not use."""
     import torch.compiler
 
     names = ("allow_in_graph", "assume_constant_result")
@@ -137,7 +137,7 @@ def _simtrain(command: str, arguments: Sequence[str]) -> int:
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Print what completes ``simtrain`` in a shell: its commands, tasks, flags and files."""
+    """Print a shell's completion of ``simtrain``: its commands, tasks, flags and files."""
     if list(arguments) not in (["bash"], ["zsh"]):
         given = f", not {' '.join(arguments)}" if arguments else ""
         raise ConfigError(f"{_COMPLETION} takes the name of a shell, bash or zsh{given}")
@@ -156,7 +156,7 @@ def _complete(arguments: Sequence[str]) -> int:
     from simtrain.config.tasks import discover
     from simtrain.config.train import TrainConfig
 
-    with redirect_stdout(sys.stderr):  # what task files print is no part of it
+    with redirect_stdout(sys.stderr):  # output of task files is no part of it
         tasks = discover().tasks
         trainings = {n: TrainConfig.of_task(n, task.configuration()) for n, task in tasks.items()}
     commands = {
@@ -174,7 +174,7 @@ def _complete(arguments: Sequence[str]) -> int:
     script = io.StringIO()
     with redirect_stdout(script), suppress(SystemExit):
         tyro.cli(kinds, prog="simtrain", args=[_COMPLETION, *arguments], config=MARKERS)
-    # What is no flag, such as a run, is completed as a file.
+    # Words that are no flags, such as a run, are completed as files.
     if arguments[0] == "bash":
         print(script.getvalue() + _FILES_IN_BASH)
     else:
@@ -184,7 +184,7 @@ def _complete(arguments: Sequence[str]) -> int:
 
 
 def _subcommands(commands: dict[str, Any], about: Mapping[str, str]) -> Callable[[], Any]:
-    """Makes the type by which tyro has commands: of configurations, and of what this returns."""
+    """Makes the type of tyro's subcommands, from configurations and nested subcommands."""
     from tyro.conf import subcommand
 
     kinds, union = [], cast(Any, Union)

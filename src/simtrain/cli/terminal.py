@@ -1,4 +1,4 @@
-"""What commands share: how they end, by exit codes and messages, and how they print and write."""
+"""Common parts of commands: exit codes and messages at the end, printing, and writing files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 def run_command(command: Callable[[], int], *, outlives_output: bool = False) -> NoReturn:
     """Run a command and exit with its code; known errors end with a message and no traceback.
 
-    What standard output and error refuse ends the command, unless it `outlives_output`: a disk is
-    full, a terminal gone, or the program at the other end of a pipe.
+    A failed write to standard output or error ends the command, unless it `outlives_output`: the
+    disk is full, or the terminal or the reader of a pipe is gone.
     """
     limit_spinning()
     open_standard_streams(lossy=outlives_output)
@@ -79,7 +79,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 class _LossyFile(io.FileIO):
-    """A file that drops what cannot be written; later output is written if it then can be."""
+    """A file that drops output that cannot be written, and goes on with later output."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -91,7 +91,7 @@ class _LossyFile(io.FileIO):
 def open_standard_streams(*, lossy: bool) -> None:
     """Open those standard streams that are closed (``>&-``): files would take their descriptors.
 
-    With `lossy`, what standard output and error cannot write is dropped, and no error.
+    With `lossy`, output that standard output and error cannot write is dropped without an error.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -61,7 +61,7 @@ def prepare_training(task: Task, flags: Sequence[str]) -> PreparedJob:
 
 
 def _description(task: Task, default: TrainConfig) -> str:
-    """What the help of a task begins with."""
+    """The beginning of a task's help."""
     numbers = f"{default.num_envs:,} environments"
     if (on_gpu := default.env.num_envs_on_gpu) not in (None, default.num_envs):
         numbers += f" where physics runs on the CPU, and {on_gpu:,} on each GPU"

@@ -3,7 +3,7 @@
 Tasks are looked for, in this order, in the folders of ``SIMTRAIN_TASKS``, in ``./tasks`` of the
 working directory and its parents, in the tasks that ship with simtrain, and in the entry-point
 group ``simtrain.tasks`` of installed packages. One name in two files is an error. In ``./tasks``,
-which nobody named, what belongs to another user is not imported; git knows the same rule.
+which nobody named, files of another user are not imported; git has the same rule.
 """
 
 import importlib.metadata
@@ -67,13 +67,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Registry:
-    """All tasks that were found, and what could not be."""
+    """All tasks that were found, and those that cannot be used."""
 
     tasks: dict[str, Task] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     """Tracebacks of task files that could not be imported, by file."""
     missing: dict[str, str] = field(default_factory=dict)
-    """What tasks lack that need a package which is not installed, by task."""
+    """The package that is not installed, and the command that installs it, by task."""
 
     def find(self, name: str) -> Task:
         """The task of this name; else a ConfigError with the nearest, and files not imported."""
@@ -110,7 +110,7 @@ def task(
 def discover(*, quiet: bool = False) -> Registry:
     """Import every task file; ConfigError for a name twice, or a folder that does not exist.
 
-    Warnings, and that what belongs to another user is skipped, are printed once, unless `quiet`.
+    Warnings, also about skipped files of another user, are printed once, unless `quiet`.
     """
     registry = Registry()
     for source, load in _sources(quiet):
@@ -141,8 +141,8 @@ def default_config(task: str, *, quiet: bool = False) -> TrainConfig:
 
 def task_file(task: str) -> str:
     """The file or entry point that declares a task; empty if none does."""
-    found = discover(quiet=True).tasks.get(task)
-    return found.source if found else ""
+    declaration = discover(quiet=True).tasks.get(task)
+    return declaration.source if declaration else ""
 
 
 def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -172,9 +172,9 @@ def _sources(quiet: bool) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _belong_to_strangers(*paths: Path, folder: Path, quiet: bool) -> bool:
-    """Whether one of these, or what it links to, is neither this user's nor root's; if so, say it.
+    """Whether one of `paths` in `folder`, or its link's target, belongs to another user.
 
-    They are in `folder`.
+    Root is not another user. Prints a warning unless `quiet`.
     """
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0 and (user := os.environ.get("SUDO_UID", "")).isdigit():
@@ -232,7 +232,7 @@ def _tasks_of(loaded: Any, source: str, missing: dict[str, str]) -> Iterator[Tas
     for value in list(vars(loaded).values()) if is_module else [loaded]:
         if isinstance(value, ModuleType):
             continue  # asking torch for anything imports it, see `cli.start.import_when_used`
-        # Statically, for objects that stand for others may raise anything when they are asked.
+        # Statically, because attributes of proxy objects may raise anything.
         for name, needs in inspect.getattr_static(value, "__simtrain_tasks__", {}).items():
             if is_module and value.__module__ != loaded.__name__:
                 continue  # it is only imported there

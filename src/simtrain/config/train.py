@@ -233,7 +233,7 @@ class TrainConfig(LaunchFlags):
             raise ConfigError(f"{name} be of printable characters, in one line")
 
     def check_on_machine(self) -> None:
-        """Raise ConfigError for what this machine has not; runs of others are not asked for it."""
+        """Raise ConfigError for settings beyond this machine; not called for runs of other ones."""
         most = max(64, 4 * (os.cpu_count() or 1))
         for name in ("cpu_threads", "cpu_workers"):
             if (count := getattr(self, name) or 0) > most:

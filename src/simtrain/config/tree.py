@@ -58,7 +58,7 @@ def as_plain(value: Any) -> Any:
 
 
 def check_storable(config: Any) -> None:
-    """Raise ConfigError, which names the place, for a value that config.yaml does not give back."""
+    """Raise ConfigError, which names the flag, for a value that config.yaml cannot store."""
     plain, sizes = resolved(config), {}
     for path, value in leaves(plain).items():
         sizes[path] = 0
@@ -100,7 +100,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def overlay(default: ConfigT, plain: Any) -> ConfigT:
     """A copy of `default` with the values of `plain`, from `as_plain`; functions stay the same.
 
-    TypeError for a value that is not of the kind of that in `default`; `check` looks closer.
+    TypeError for a value of another kind than in `default`; `check` looks closer.
     """
     result: Any = plain
     default = without_arrays(default)
@@ -205,7 +205,7 @@ def differences(run: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
 
 
 def config_digest(plain: Any) -> str:
-    """A SHA-256, in hexadecimal digits, of what decides the results in `resolved` values.
+    """A SHA-256, in hexadecimal digits, of the `resolved` values that decide the results.
 
     Where the model's file lies is no part of it, for runs are moved.
     """
@@ -222,7 +222,7 @@ def checkpoint_infos(config: Any, env_steps: int) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> Any:
-    """What two values of one parameter have in common; names may be one or several."""
+    """The kind of a value: equal for int and float, and for one name and several names."""
     value = without_arrays(value)
     if isinstance(value, tuple | list):
         kinds = {_kind(item) for item in value}

@@ -123,7 +123,7 @@ class Loop:
         states, commands = self.entries("follow"), self.entries("command")
         for episode in range(len(self.job["start"])):
             robot = self._start(episode)
-            # What comes late comes after what held the robot at the start.
+            # Late targets come after the targets that held the robot at the start.
             driven = robot.about["actuators"]
             late = [robot.data.ctrl[driven]] * self.condition.get("delay", 0)
             for step in range(self.settings["steps"]):

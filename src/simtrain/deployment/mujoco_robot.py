@@ -29,9 +29,9 @@ class MujocoRobot:
         self.qvel = [int(joint.dofadr[0]) for joint in joints]
         # The first id of a transmission to a joint, type 0 or 1, is the joint's.
         driving = np.where(model.actuator_trntype <= 1, model.actuator_trnid[:, 0], -1).tolist()
-        held = self.about["held_joint_pos"]
-        self.held = [driving.index(model.joint(name).id) for name in held]
-        self.hold = model.actuator_gear[self.held, 0] * list(held.values())
+        positions = self.about["held_joint_pos"]
+        self.held = [driving.index(model.joint(name).id) for name in positions]
+        self.hold = model.actuator_gear[self.held, 0] * list(positions.values())
         base = self.about["base"]
         self.base = None if base is None else int(model.body(base).jntadr[0])
         if self.about["keyframe"] is not None:

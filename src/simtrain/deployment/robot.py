@@ -26,7 +26,7 @@ from simtrain.errors import ConfigError, ExportError, flag
 FILE, TARGETS = "robot.onnx", "targets"
 NEXT = "next."
 """Prefix of outputs: ``next.x`` is the input ``memory.x`` of the next step."""
-_UNKNOWN = (0.6, -1.3)  # two values of what a robot does not read; nothing may depend on them
+_UNKNOWN = (0.6, -1.3)  # two values of data that a robot does not read; nothing may depend on them
 _CHANGE = 0.5  # of a sensor; without any effect it is not read
 _STEPS = 6  # of the comparison with the file
 
@@ -60,7 +60,7 @@ class RobotStep(nn.Module):
         examples = self._task.examples()
         before = self._check(examples)
         self.sensors: dict[str, Tensor] = {}
-        """Example inputs by name, ``(1, ...)``, of what anything depends on."""
+        """Example inputs by name, ``(1, ...)``, of all sensors that values depend on."""
         self._constant: dict[str, Tensor] = {}
         for name, example in examples.items():
             changed = self._values(examples | {name: example + _CHANGE})

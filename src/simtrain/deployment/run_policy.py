@@ -100,13 +100,13 @@ def run(
     servos = [stiffness for stiffness in about["joint_stiffness"] if stiffness > 0.0]
     if blends and len(servos) < len(about["actuators"]):
         raise ValueError("only targets of position servos can be blended")
-    held = np.array(about["action_offset"])
+    home = np.array(about["action_offset"])
     due = time.monotonic()
     for step in range(-blends, round(seconds / policy.period)):
         targets = policy.step(read_state())
         if step < 0:
             policy.memory = start
-            targets = held + (1.0 + step / blends) * (targets - held)
+            targets = home + (1.0 + step / blends) * (targets - home)
         write_command(targets)
         due += policy.period
         time.sleep(max(0.0, due - time.monotonic()))

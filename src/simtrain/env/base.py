@@ -140,7 +140,7 @@ class BaseEnv:
         self._with_new_constants = mask if others is None or others is mask else others | mask
 
     def update_constants(self, *, defer: bool) -> None:
-        """Recompute, in place, what `set_const` was asked for; see `Engine.set_const`."""
+        """Recompute, in place, the constants requested by `set_const`; see `Engine.set_const`."""
         if self._with_new_constants is not None:
             self.sim.set_const(self._with_new_constants, defer=defer)
             self._with_new_constants = None
@@ -160,7 +160,7 @@ class BaseEnv:
 
     @contextmanager
     def unchanging_state(self) -> Iterator[None]:
-        """Within, neither state nor commands change, and `once` keeps what it computed."""
+        """Within, state and commands do not change, and `once` keeps its values."""
         self._shared = {}
         try:
             yield
@@ -251,7 +251,7 @@ class BaseEnv:
         """Raise ConfigError for a term with rows of environments that changed, undeclared.
 
         `before` are the values of `_undeclared`, each `_plain`. A size may be `num_envs` by
-        coincidence: what is no row for each environment, and changes, should be declared as well.
+        coincidence: a changing tensor of other rows should be declared as well.
         """
         for (name, path), value in self._undeclared(terms).items():
             if not isinstance(value, _ARRAYS) or self.num_envs not in value.shape:
@@ -269,7 +269,7 @@ class BaseEnv:
             raise ConfigError(f"{name}: {is_rows}, but is not declared; write {wanted}")
 
     def _undeclared(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
-        """What terms keep that neither they declared nor the engine has, by term and attribute."""
+        """Undeclared values that terms keep, without the engine's own, by term and attribute."""
         of_engine = _leaves(vars(self.sim), set(), objects=False)
         known = {_address(value) for value, _ in self._declared.values()}
         known.update(_address(value) for _, value in of_engine if isinstance(value, _ARRAYS))
@@ -283,7 +283,7 @@ class BaseEnv:
         }
 
     def _kept(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
-        """What terms keep undeclared: values that differ if it has changed."""
+        """The result of `_undeclared` as values that differ if the state has changed."""
         return {place: _plain(value) for place, value in self._undeclared(terms).items()}
 
     def _own_parts(self) -> set[int]:
@@ -306,7 +306,7 @@ class BaseEnv:
         }
 
     def _set_declared_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `_declared_state` returned, in place; ValueError if it does not fit."""
+        """Restore the result of `_declared_state`, in place; ValueError if it does not fit."""
         unfit = "the saved state does not fit"
         for name, (value, _) in self._declared.items():
             if name not in state:

@@ -28,11 +28,11 @@ ONE_DEGREE = (mujoco.mjtJoint.mjJNT_HINGE.value, mujoco.mjtJoint.mjJNT_SLIDE.val
 KINDS = {"bodies": "body"} | {
     f"{kind}s": kind for kind in ("geom", "site", "pair", "tendon", "actuator", "sensor")
 }
-"""What a parameter names whose name ends so; joints and places besides."""
+"""Last word of a parameter's name -> kind of the elements; without joints and places."""
 _COUNTS = {"keyframe": "nkey", "joint": "njnt", "actuator": "nu"}  # of others n<kind>
 _ONE_PLACE = ("place", "frame", "origin")
 Bounds = Annotated[tuple[float, float], Limits(ordered=True)]
-"""Annotation of a term's parameter whose numbers bound what is drawn."""
+"""Annotation of a term's parameter whose numbers are bounds of draws."""
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,8 @@ def check_term(
     `where` is the term's flag but for its last part; `leading` is the number of a function's
     arguments before its parameters (a class is made with the environment alone). A class may have
     a static method ``check(model, step_dt, **params)`` that raises ConfigError for parameters that
-    the model does not bear, or control steps of `step_dt`, s, do not; with names resolved. A
-    function is `checked_by` one.
+    do not fit the model or control steps of `step_dt`, s; names are resolved before. A function
+    has one by `checked_by`.
     """
     check_parameters(where, cfg, 1 if inspect.isclass(cfg.func) else leading)
     resolved: dict[str, Any] = {}
@@ -311,7 +311,7 @@ def patterns_of(kind: str, cfg: TermCfg) -> list[str]:
 
 
 def _kind_of(parameter: str) -> str:
-    """What a parameter of that name holds, if it holds names: ``foot_geoms`` are geoms."""
+    """Last word of a parameter's name, the kind of its elements: ``geoms`` of ``foot_geoms``."""
     return parameter.rsplit("_", 1)[-1]
 
 

@@ -25,7 +25,7 @@ class Dump:
     """The last steps of an environment before its simulation failed."""
 
     env: int  # its number in its rank
-    message: str  # what the engine said of it
+    message: str  # the engine's message
     states: dict[str, np.ndarray]
     """MuJoCo's name of a field -> values before each step, oldest first; the last one failed."""
     model: bytes  # the environment's, as MuJoCo's MJB
@@ -33,7 +33,7 @@ class Dump:
 
 @dataclass(frozen=True)
 class Failures:
-    """What went wrong in some steps."""
+    """Failed simulations, and terms that were not finite, in some steps."""
 
     resets: int  # how often an environment was reset because its simulation failed
     dump: Dump | None  # the first of these
@@ -45,7 +45,7 @@ class NanGuard:
 
     def __init__(self, sim: Engine) -> None:
         self._sim = sim
-        # `ctrl` is what the next step takes.
+        # `ctrl` is the input of the next step.
         rows = {f: sim.bind(f) if f == "ctrl" else sim.bind_native(f) for f in FIELDS}
         self._shapes = {field: row.shape[1:] for field, row in rows.items() if row.numel()}
         self._rows = [rows[field].view(sim.num_envs, -1) for field in self._shapes]
@@ -58,7 +58,7 @@ class NanGuard:
         # Up to the first failure, and with it.
         self._steps = torch.zeros(1, dtype=torch.long, device=sim.device)
         self._counts = torch.zeros(sim.num_envs, dtype=torch.long, device=sim.device)
-        # Who did not fail at the step of the first failure, and whether there was none yet.
+        # Environments that did not fail at the step of the first failure; whether none failed yet.
         self._fine = torch.ones_like(sim.failed)
         self._all_fine = torch.ones_like(sim.failed[:1])
         # Of the first failure, where the host knows at once.
@@ -75,7 +75,7 @@ class NanGuard:
         self._steps += self._all_fine
 
     def check(self) -> Tensor | None:
-        """Count and return who failed in the step, ``(num_envs,)``; None if it is known: nobody."""
+        """Count and return failures in the step, ``(num_envs,)``; None if known to be none."""
         failed = self._sim.failed
         if self._failed_rows is not None and not self._failed_rows.any():
             return None
@@ -94,7 +94,7 @@ class NanGuard:
         names = [name for several, _ in sums for name in several]
         terms = tuple(dict.fromkeys(n for n, fine in zip(names, flags, strict=True) if not fine))
         dump = self._dump(steps - 1, env) if resets else None
-        if resets:  # what came after the failure was not kept
+        if resets:  # steps after the failure were not kept
             self._start = steps
         for _, total in sums:
             total.zero_()
@@ -102,7 +102,7 @@ class NanGuard:
         return Failures(resets, dump, terms)
 
     def restart(self) -> None:
-        """Forget what was recorded, in place: it did not lead to the present state."""
+        """Drop the records, in place, because they did not lead to the present state."""
         self._start = 0
         self._steps.zero_()
         self._forget()

@@ -100,7 +100,7 @@ class ObservationGroup:
         self._present = torch.empty_like(self._random) if self._histories else None
         self._fresh: Tensor | None = None
         if self._histories or self._bias is not None:
-            # Whose histories and biases start with their next observation.
+            # Environments whose histories and biases start with the next observation.
             self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
     def _noises(
@@ -183,7 +183,7 @@ class Observations:
             for name, group in self.groups.items()
         }
         self.latest = TensorDict(buffers, batch_size=[env.num_envs], device=env.device)
-        """What was observed last, ``{group: (num_envs, *shape)}``."""
+        """The latest observations, ``{group: (num_envs, *shape)}``."""
 
     def compute(self) -> TensorDict:
         """Observe all environments, in place; returns `latest`."""

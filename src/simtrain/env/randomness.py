@@ -1,4 +1,4 @@
-"""The random generators of a rank, seeded, saved, restored and forked; and what terms draw."""
+"""The random generators of a rank, seeded, saved, restored and forked; and draws of terms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue all random generators from what `random_state` returned."""
+    """Continue all random generators from the result of `random_state`."""
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -55,7 +55,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def forked_randomness(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Draw from `seed` within, and go on as if nothing had been drawn; leaves other GPUs alone."""
+    """Within, draw from `seed`; then restore the generators. Does not touch other GPUs."""
     device = device or torch.device("cpu")
     before = random_state(device)
     try:

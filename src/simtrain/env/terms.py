@@ -134,7 +134,7 @@ class Terminations:
 
 
 class Events:
-    """What happens to environments at start-up, at resets, at every step and at intervals."""
+    """Changes of environments at start-up, at resets, at every step and at intervals."""
 
     def __init__(self, cfgs: Mapping[str, configs.EventTermCfg], env: BaseEnv) -> None:
         self._env = env
@@ -184,7 +184,7 @@ class Events:
         self._env.update_constants(defer=True)
 
     def _begun(self, term: Term, mask: Tensor) -> Tensor:
-        """`mask`, or nothing of it for an event that is to come later."""
+        """`mask`, or a mask of no environment for an event that begins later."""
         after = self._after.get(term.name)
         return mask if after is None else mask & (self._env.steps >= after)
 
@@ -197,7 +197,7 @@ class Curricula:
         self.terms = make_terms(cfgs, env, "curricula")
         self._observers = [t for t in self.terms if hasattr(t.function, "observe")]
         self._means = env.variable("curricula.means", torch.zeros(len(cfgs))).unbind()
-        self.log: dict[str, Tensor] = {}  # what terms last returned, as means, by their tags
+        self.log: dict[str, Tensor] = {}  # means of the terms' last values, by their tags
 
     def observe(self) -> None:
         """Let the terms that have a method ``observe(env)`` look at a step, before any reset."""
@@ -219,7 +219,7 @@ class Metrics:
     def __init__(self, cfgs: Mapping[str, configs.MetricTermCfg], env: BaseEnv) -> None:
         self.names = tuple(cfgs)
         self.reduce = tuple(cfg.reduce for cfg in cfgs.values())
-        """What becomes of the terms' values over an episode."""
+        """The reduction of each term's values over an episode."""
         self.terms = make_terms(cfgs, env, "metrics")
         self.values = env.buffer("metrics.values", (len(cfgs),), reset=None)
         """The terms' values at the latest step, before any reset, ``(num_envs, terms)``."""

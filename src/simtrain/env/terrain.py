@@ -69,7 +69,7 @@ def make_heights(cfg: TerrainCfg) -> np.ndarray:
 
 
 class Terrain:
-    """Where every environment lives on the terrain, and how high the ground is.
+    """The tile of every environment on the terrain, and the height of the ground.
 
     `levels` and `columns` are the environments' tiles, long, ``(num_envs,)``, and `origins` the
     places in the middle of them where they start, m, ``(num_envs, 3)``. `tile_size` is the length
@@ -109,8 +109,8 @@ class Terrain:
     def height(self, points: Tensor) -> Tensor:
         """Heights of the ground at `points`, ``(..., 2)`` in the world, m. Shape: ``(...)``.
 
-        Interpolated bilinearly between the nodes, with one read of memory a point; beyond the
-        border that of the border, and of a point that is NaN that of a corner. (MuJoCo divides each
+        Interpolated bilinearly between the nodes, with one read of memory a point. Beyond the
+        border, it is the height of the border; for NaN, that of a corner. (MuJoCo divides each
         square between four nodes into two triangles; the two agree on its edges.)
         """
         places = points.movedim(-1, 0).contiguous().flatten(1)
@@ -143,7 +143,7 @@ class Terrain:
 
 
 def _highest_about(heights: np.ndarray, resolution: float) -> np.ndarray:
-    """For each node the highest within `_REACH`."""
+    """For each node the largest height within `_REACH`."""
     from scipy.ndimage import maximum_filter  # only terrains need it
 
     reach = math.ceil(_REACH / resolution)

@@ -133,7 +133,7 @@ def _place(thread: int) -> str:
 
 
 class EventHandler(logging.Handler):
-    """Writes events, and what rank 0 prints or warns of, to `connection`, in the log server."""
+    """Writes events, and output and warnings of rank 0, to `connection`, in the log server."""
 
     def __init__(self, connection: Connection, main_host: str) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class RankWatch:
         self._now = 0.0  # stands still while the command does
         self._checked = time.monotonic()
         self.late: dict[str, str] = {}
-        """Names of the ranks that are late, and in what way."""
+        """Names of the ranks that are late, each with a text about it."""
 
     def hear(self, beat: Heartbeat) -> None:
         """Take in a heartbeat."""
@@ -194,7 +194,7 @@ class RankWatch:
     def _delays(
         self, started: Mapping[int, RankStarted], finished: Collection[int]
     ) -> dict[str, tuple[float, str]]:
-        """Name of each rank -> for how many seconds it has been late, and words for that."""
+        """Name of each rank -> seconds that it has been late, and words for that."""
         delays: dict[str, tuple[float, str]] = {}
         stuck = self._now - self._moved
         waiting = sum(beat.progress.is_waiting for beat in self._beats.values())

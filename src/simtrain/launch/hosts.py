@@ -136,7 +136,7 @@ def _in_this_environment(*command: str) -> str:
 
 
 def _ask(host: str, command: str, ssh_config: str | None) -> HostGpus | str:
-    """The host's GPUs, or what is wrong with it."""
+    """The host's GPUs, or a text about its problem."""
     try:
         output, errors = run_on_host(command, host, ssh_config)
     except Exception as error:  # noqa: BLE001 - SSH libraries raise many kinds

@@ -64,7 +64,7 @@ _OUT_OF_MEMORY = "SIGKILL often means that the machine ran out of memory"
 _END_SECONDS = 5.0  # processes to go when their work is done
 _REMOTE_END_SECONDS = 60.0  # those on other hosts, which only torchrunx can end
 _FAILURE_SECONDS = 5.0  # torchrunx to end a job in which a rank failed
-_PEER_FAILURE_SECONDS = 60.0  # the same while it has yet to say what became of a lost rank
+_PEER_FAILURE_SECONDS = 60.0  # the same while it has yet to report the end of a lost rank
 _REMOTE_PEER_FAILURE_SECONDS = 15.0  # if it may never, for the rank's host may be down
 _LAUNCHER_SECONDS = 3.0  # the launcher to give its result once it has ended the log server
 
@@ -181,7 +181,7 @@ def _run_launcher(
     job = program.job
     prepare_launcher(_AGENT, one_machine=job.on_one_machine)
     if job.on_one_machine:
-        # What ranks leave in their temporary folder when they are killed goes with the job's own.
+        # Temporary files that killed ranks leave behind are removed with the job's own folder.
         os.environ.update(ONLY_LOOPBACK, TMPDIR=str(job_folder()))
     launcher = torchrunx.Launcher(
         hostnames=list(job.hosts),
@@ -249,7 +249,7 @@ class _Monitor:
         return len(self.finished) == self.job.world_size
 
     def wait(self) -> None:
-        """Hand on what rank 0 shows until the job is over; interrupt it once this is to stop."""
+        """Pass on the output of rank 0 until the job is over; interrupt it once it is to stop."""
         while not self._is_over():
             events = [self.events] if self.log_server_end_time is None else []
             ready = wait([self.outcomes, self.launcher.sentinel, *events], timeout=0.2)
@@ -266,7 +266,7 @@ class _Monitor:
                         self._interrupt(self.started[ranks[0]])
 
     def result(self, output: str, log_dir: str) -> Any:
-        """Rank 0's result, or an error; `output` is what launcher and starting agents printed."""
+        """Rank 0's result, or an error; `output` is that of launcher and starting agents."""
         late = [f"{who} {what}" for who, what in self._watch.late.items()]
         if self.rank_hangs:
             raise RankError(f"{'; '.join(late)} (--collective-timeout)")

@@ -16,7 +16,7 @@ Interval = tuple[str, float]  # a phase and how long it lasted, in seconds
 
 
 class PhaseTimer:
-    """Records nothing and costs nothing, for where no times are wanted."""
+    """Base class of timers; by itself, it records nothing and costs nothing."""
 
     _paused = False
 

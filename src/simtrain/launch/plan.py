@@ -19,7 +19,7 @@ from simtrain.launch.torchrunx_internals import slurm_hosts
 
 @dataclass(frozen=True)
 class Devices:
-    """What the ranks of one host compute on: GPUs, in turn if there are more ranks, or the CPU."""
+    """The devices of the ranks of one host: GPUs, in turn if there are more ranks, or the CPU."""
 
     kind: Literal["cuda", "cpu"]
     ranks: int
@@ -36,7 +36,7 @@ class Devices:
         return len(self.visible.split(",")) if self.kind == "cuda" else 0
 
     def first(self, ranks: int) -> Devices:
-        """Those of the first `ranks` of as many GPUs, or of so many on the CPU."""
+        """The devices of the first `ranks` ranks, each with its own GPU, or all on the CPU."""
         visible = ",".join(self.visible.split(",")[:ranks])
         return replace(self, ranks=ranks, visible=visible, uuids=self.uuids[:ranks])
 

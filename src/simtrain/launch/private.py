@@ -1,4 +1,4 @@
-"""What keeps strangers out of a job of several processes: a private folder, with a key.
+"""Protection of a job of several processes from strangers: a private folder, with a key.
 
 Only the user can read the folder. Whoever connects to a process of the job shows that it knows the
 key, before anything that it sends is unpickled. A job on one machine listens on loopback alone, and
@@ -40,10 +40,10 @@ _SECONDS = 10.0  # one to show that it knows the key
 
 @contextmanager
 def private_folder(shared: Path | None) -> Iterator[None]:
-    """Make a job's folder, inside `shared` if not only this machine is to see it.
+    """Make a job's folder, inside `shared` if other machines must see it.
 
-    Processes that are started meanwhile find it by an environment variable. Gone in the end, and
-    with it what jobs left there that were killed.
+    Processes that are started within find it by an environment variable. It is removed at the end;
+    folders that killed jobs left behind are removed at the start.
     """
     _remove_abandoned(shared or Path(tempfile.gettempdir()))
     with (
@@ -73,7 +73,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def admit(connection: socket.socket) -> bool:
-    """Whether who has connected to this process knows the job's key; it is shown that this does."""
+    """Whether the other side of a connection knows the job's key; shows it that this side does."""
     own_nonce = secrets.token_bytes(_NONCE)
     try:
         connection.sendall(own_nonce)
@@ -188,7 +188,7 @@ def job_folder() -> Path:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; OSError if they do not come within `_SECONDS`."""
+    """Receive `size` bytes; OSError if they do not come within `_SECONDS`."""
     deadline, received = time.monotonic() + _SECONDS, b""
     while len(received) < size:
         connection.settimeout(max(0.001, deadline - time.monotonic()))

@@ -24,7 +24,7 @@ from types import FrameType
 import psutil
 
 STOP_SIGNALS = (Signals.SIGINT, Signals.SIGTERM, Signals.SIGHUP, Signals.SIGUSR1)
-"""Ctrl-C, the end of a job, the end of a terminal, and what SLURM can send some time before."""
+"""Ctrl-C, the end of a job, the end of a terminal, and an early warning that SLURM can send."""
 _END = b"\0"
 _PR_SET_PDEATHSIG = 1
 

@@ -59,7 +59,7 @@ class RankProgram:
     args: tuple[Any, ...]
 
     def __call__(self) -> None:
-        """Make this process a rank, run the function and send what it returns, or the error."""
+        """Make this process a rank, run the function and send its result, or the error."""
         # An error ends the process: torchrunx would keep it until all others have returned, and
         # they wait for it in a collective.
         die_with_parent()
@@ -145,7 +145,7 @@ def _cause_and_text(error: BaseException) -> tuple[Cause, str]:
         if isinstance(error, kind):
             return cause, str(error)
     trace = traceback.TracebackException.from_exception(error)
-    # What breaks a collective is a RuntimeError. Others come from it too, such as of pickling.
+    # A broken collective raises a RuntimeError; others come from it too, such as of pickling.
     in_collective = os.path.join("torch", "distributed") in trace.stack[-1].filename  # noqa: PTH118
     is_peers = isinstance(error, RuntimeError) and in_collective
     trace.stack = traceback.StackSummary.from_list(f for f in trace.stack if f.filename != __file__)

@@ -1,4 +1,4 @@
-"""What simtrain needs of torchrunx beyond ``torchrunx.Launcher``, in one place.
+"""The parts of torchrunx that simtrain needs beyond ``torchrunx.Launcher``, in one place.
 
 tests/launch/test_torchrunx_internals.py fails where a new version of torchrunx differs. torchrunx
 takes long to import, and only runs of several ranks need it, so each function imports it.
@@ -41,7 +41,7 @@ def slurm_hosts() -> tuple[str, ...]:
 
 
 def run_on_host(command: str, host: str, ssh_config: str | None) -> tuple[str, str]:
-    """What a shell command prints on a host, to stdout and stderr."""
+    """Run a shell command on a host; its output on stdout and on stderr."""
     from torchrunx.utils.environment import execute_command
 
     out, err = execute_command(command, host, ssh_config_file=ssh_config, return_stdout_stderr=True)

@@ -38,7 +38,7 @@ _KINDS = {
     **{kind: names for names, kind in KINDS.items() if kind != "sensor"},
     **dict.fromkeys(("jnt", "dof", "qpos"), "joints"),
 }
-"""The parameter that names a field's entries, by what the field's name begins with."""
+"""The parameter that names a field's entries, by the prefix of the field's name."""
 _TURNED = ("roll", "pitch", "yaw")
 _NEVER_NEGATIVE = (
     *("body_mass", "body_inertia", "geom_size", "geom_friction", "pair_friction"),
@@ -278,7 +278,7 @@ def _kind(field: str) -> str | None:
 
 
 def _entries(field: str, named: Mapping[str, Any]) -> Index:
-    """Which entries of a field are meant."""
+    """The entries of a field that are drawn."""
     kind = _kind(field)
     if kind is None:
         return ALL
@@ -300,7 +300,7 @@ def _columns(field: str, values: np.ndarray) -> Sequence[str]:
 
 
 def _by_column(model: mujoco.MjModel, field: str, ranges: Any) -> list[tuple[str, Bounds]]:
-    """What is drawn, column by column; without names of columns it is one number for all."""
+    """Bounds of each named column; without names of columns, those of one number for all."""
     if not isinstance(ranges, Mapping):
         return [("", ranges)]
     columns = _columns(field, _values(model, field))
@@ -340,14 +340,14 @@ def _check_field(
 
 
 def _check_simple(model: mujoco.MjModel, bodies: Entities) -> None:
-    """MuJoCo takes the centre of mass of a simple body for its origin, or its axes for its own."""
+    """Raise ConfigError for simple bodies, whose inertial frame MuJoCo takes for the body frame."""
     for name in np.array(bodies.names)[model.body_simple[bodies.ids] != 0].tolist():
         text = f'MuJoCo moves the centre of mass of body {name!r} only if it has simple="false"'
         raise ConfigError(f"{text} in the model")
 
 
 def _check_place(model: mujoco.MjModel, field: str, ids: np.ndarray) -> None:
-    """Not every engine follows what is fixed to the world, or the sizes of meshes."""
+    """Raise ConfigError for places fixed to the world and mesh sizes, which engines may ignore."""
     what = field.split("_")[0]
     if field in ("body_pos", "body_quat", "geom_pos", "geom_quat"):
         bodies = ids if what == "body" else model.geom_bodyid[ids]

@@ -1,6 +1,6 @@
 """A legged robot's state for several terms, in the words of `simtrain.mdp.observations`.
 
-What takes more than a view is computed once for all terms, see `BaseEnv.once`: read-only.
+Values that are no views are computed once for all terms, see `BaseEnv.once`: read-only.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def height_above_ground(env: Env, points: Tensor) -> Tensor:
 
 
 def sensor_rows(env: Env, sensors: Sensors, record: Tensor | None = None) -> Tensor:
-    """What sensors of equal size read. Shape: ``(num_envs, sensors, entries)``.
+    """Readings of sensors of equal size. Shape: ``(num_envs, sensors, entries)``.
 
     With a `record` of `BaseEnv.substeps` at each physics step, ``(num_envs, decimation, ...)``.
     """

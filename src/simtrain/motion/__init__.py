@@ -1,1 +1,1 @@
-"""Motions of robots: their files, and what makes, converts and checks them. Knows no torch."""
+"""Motions of robots: files, making, conversion and checks. Knows no torch."""

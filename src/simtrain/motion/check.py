@@ -1,7 +1,7 @@
-"""What is wrong with a motion, measured before a policy is trained to follow it.
+"""Problems of a motion, measured before a policy is trained to follow it.
 
-The robot's model says what can be: ranges of its joints, and which of its shapes meet the floor and
-each other. What is nearer than 5 mm to the floor stands on it.
+The limits come from the robot's model: ranges of its joints, and shapes that can touch the floor
+and each other. Parts that are nearer than 5 mm to the floor stand on it.
 """
 
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ from simtrain.motion.forces import TOUCH, joint_torques, posed
 
 _SLIDE, _SLOW = 0.1, 0.15  # m/s
 _MISSING = 0.3  # of the robot's weight
-_EDGE = 0.01  # m; what touches at a line or a point has some width
+_EDGE = 0.01  # m; width of contacts at a line or a point
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing that was measured, and the most that it may be."""
+    """A measured value and its limit."""
 
     name: str
     value: float
     limit: float
     unit: str
     where: str = ""
-    """Of what, and in which frame."""
+    """Details, such as the body with this value, and the frame."""
 
     @property
     def is_off(self) -> bool:
-        """Whether it is beyond its limit."""
+        """Whether the value is beyond its limit."""
         return not self.value <= self.limit
 
 
@@ -52,7 +52,7 @@ def _joint_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
 
 
 def _floor_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
-    """What the robot does to the floor and itself, and whether it would tip over."""
+    """Depth in the floor, collisions with itself, time in the air, sliding feet, and balance."""
     names = ("world", *clip.body_names)
     depth = np.zeros((clip.frames, len(names)))
     collision, center = np.zeros_like(depth), np.zeros((clip.frames, 3))
@@ -81,7 +81,7 @@ def _floor_figures(clip: MotionClip, model: mujoco.MjModel) -> Iterator[Figure]:
 def _slowest(
     clip: MotionClip, frame: int, parts: np.ndarray, points: np.ndarray, heights: np.ndarray
 ) -> float:
-    """How fast the one of the bodies that stand is that slides least, m/s."""
+    """Horizontal speed of the standing body that slides least, m/s."""
     bodies = parts - 1
     turning = np.cross(clip.body_ang_vel_w[frame, bodies], points - clip.body_pos_w[frame, bodies])
     sliding = np.linalg.norm((clip.body_lin_vel_w[frame, bodies] + turning)[:, :2], axis=1)
@@ -91,14 +91,14 @@ def _slowest(
 
 
 def _outside(standing: np.ndarray) -> float:
-    """How far the centre of mass is beside what stands, ``(points, 2)`` from it, m."""
+    """How far the centre of mass is outside of the contact points, ``(points, 2)`` from it, m."""
     corners = _EDGE * np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
     sides = ConvexHull((standing[:, None] + corners).reshape(-1, 2)).equations
     return max(0.0, float(sides[:, 2].max()))
 
 
 def _unsupported(clip: MotionClip, model: mujoco.MjModel) -> Figure:
-    """How often the base is accelerated by more than the floor, gravity and the limbs can."""
+    """How often the base accelerates more than the floor, gravity and the limbs allow."""
     missing = np.linalg.norm(joint_torques(clip, model)[0][:, :3], axis=1)
     missing /= mujoco.mj_getTotalmass(model) * np.linalg.norm(model.opt.gravity)
     where = f"up to {missing.max():.2f} of the weight, frame {missing.argmax()}"
@@ -106,9 +106,9 @@ def _unsupported(clip: MotionClip, model: mujoco.MjModel) -> Figure:
 
 
 def _jump(clip: MotionClip) -> Figure:
-    """How far bodies move from a frame to the next beside what their velocities tell."""
-    told = 0.5 * (clip.body_lin_vel_w[1:] + clip.body_lin_vel_w[:-1]) / clip.fps
-    missed = np.linalg.norm(np.diff(clip.body_pos_w, axis=0) - told, axis=-1)
+    """Difference between steps of bodies from frame to frame and steps by their velocities."""
+    steps = 0.5 * (clip.body_lin_vel_w[1:] + clip.body_lin_vel_w[:-1]) / clip.fps
+    missed = np.linalg.norm(np.diff(clip.body_pos_w, axis=0) - steps, axis=-1)
     return _largest("jump", missed, 0.02, "m", clip.body_names)
 
 

@@ -48,7 +48,7 @@ class MotionClip:
     """
 
     name: str
-    """The file's, without its ending."""
+    """Name of the file, without its ending."""
     fps: float
     """Frames a second."""
     joint_names: tuple[str, ...]
@@ -245,7 +245,7 @@ def _velocities(pos: np.ndarray, quat: np.ndarray, fps: float) -> dict[str, np.n
 
 
 def _mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
-    """Of steps from frame to frame, ``(frames - 1, ...)``: the mean before and after each frame."""
+    """The mean of the steps, ``(frames - 1, ...)``, before and after each frame."""
     padded = np.concatenate((steps[:1], steps, steps[-1:]))
     mean: np.ndarray = 0.5 * (padded[1:] + padded[:-1])
     return mean
@@ -308,8 +308,8 @@ def qvel_of(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:
 def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> MotionClip:
     """The motion through positions ``(frames, nq)`` of a `load_robot` model, two or more.
 
-    What it is made of is rounded to 8 um or urad, and velocities to 0.2 mm/s or mrad/s, so that
-    its file is half as large.
+    Positions are rounded to 8 um or urad, and velocities to 0.2 mm/s or mrad/s, so that its file
+    is half as large.
     """
     qpos = np.concatenate((_rounded(qpos[:, :3], 17), qpos[:, 3:7], _rounded(qpos[:, 7:], 17)), 1)
     qvel = qvel_of(model, qpos, fps)

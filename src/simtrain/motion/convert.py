@@ -24,7 +24,7 @@ def read_csv(path: Path, model: mujoco.MjModel, names: Sequence[str] = ()) -> np
     """The positions of a `load_robot` model in a CSV: float64, ``(frames, nq)``, w first.
 
     `names` are those of its columns of joints; else its first row's, else the model's order.
-    ConfigError, with the line, for what is no such file.
+    ConfigError, with the line, for a file of another form.
     """
     data, expected = read_file(path, "the motion"), joint_names(model)
     with config_errors_of(f"the motion {path}"), damage_as_config_error("it is no CSV"):

@@ -1,4 +1,4 @@
-"""The torques of a motion by inverse dynamics, with the floor's forces on what touches it."""
+"""The torques of a motion by inverse dynamics, with the floor's forces on bodies on it."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip, qpos_of, qvel_of
 
 TOUCH = 0.005
-"""What is nearer to the floor stands on it, m."""
+"""Parts that are nearer to the floor stand on it, m."""
 _WINDOW_S = 0.14  # over which velocities are smoothed before they are differentiated
 _TORQUE_WEIGHT = 3.0  # 1/m; of a torque on the base, compared with a force
 _CONTACT_WEIGHT = 0.02  # of a contact's force, compared with a missing force on the base
 
 
 def servo_offsets(clip: MotionClip, model: mujoco.MjModel, actuators: list[int]) -> np.ndarray:
-    """What position servos need in addition to a motion's joint positions, in units of ``ctrl``.
+    """Offsets of position servos' targets from a motion's joint positions, in units of ``ctrl``.
 
     A servo with the gain kp and the damping kv needs the target q + (torque + kv velocity) / kp.
     The force is limited to that of the actuator. Each of `actuators` drives one joint. Shape:

@@ -1,4 +1,4 @@
-"""Motions from keyframes: where soles, pelvis and hands are to be, by mink's inverse kinematics.
+"""Motions from keyframes, targets of soles, pelvis and hands, by mink's inverse kinematics.
 
 Keyframes are YAML:
 
@@ -11,10 +11,10 @@ Keyframes are YAML:
       - {time: 4.5, pelvis: {z: 0, pitch: 0}, left_hand: {x: 0}}
 
 ``x``, ``y`` and ``z`` are m from where the part is at the start, along the world's axes; ``roll``,
-``pitch`` and ``yaw`` are degrees about them. What a keyframe does not name stays as it is, and what
-none names goes along as posture and balance need: the centre of mass is over the middle of the
-soles, or of those in ``over``. Between keyframes everything moves with minimum jerk, and rests at
-each (Flash and Hogan, 1985).
+``pitch`` and ``yaw`` are degrees about them. A keyframe changes only the coordinates that it names.
+Coordinates that no keyframe names follow from posture and balance: the centre of mass is over the
+middle of the soles, or of those in ``over``. Between keyframes everything moves with minimum jerk,
+and rests at each (Flash and Hogan, 1985).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ _LARGEST_NUMBER = 1e6
 
 @dataclass(frozen=True)
 class Keyframe:
-    """What changes at a time."""
+    """Coordinates that change at one time of a motion."""
 
     time: float
     """s"""
@@ -65,7 +65,7 @@ class Motion:
 
 
 def read_motions(path: Path) -> dict[str, Motion]:
-    """The motions in a file of keyframes; ConfigError, which says where, for what is none."""
+    """The motions in a file of keyframes; ConfigError, which says where, for a mistake in it."""
     with config_errors_of(str(path)), damage_as_config_error("it has no keyframes"):
         content = read_yaml(path, "the keyframes", _LARGEST_FILE)
         if {*content} != {"start", "soles", "motions"}:
@@ -146,13 +146,13 @@ class _Point(mink.Task):
         self._name, self._kind, self._axes = name, kind, list(axes)
 
     def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
-        """How far it is from the target, m, ``(axes,)``."""
+        """Difference of the position from the target, m, ``(axes,)``."""
         place = configuration.get_transform_frame_to_world(self._name, self._kind).translation()
         error: np.ndarray = (place - self.target)[self._axes]
         return error
 
     def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
-        """Its derivative by the degrees of freedom, ``(axes, nv)``."""
+        """Derivative of the error by the degrees of freedom, ``(axes, nv)``."""
         frame = configuration.get_transform_frame_to_world(self._name, self._kind)
         # mink's is along the axes of the site or body.
         own = configuration.get_frame_jacobian(self._name, self._kind)[:3]
@@ -179,7 +179,7 @@ class _Part:
                 values[row:, _AXES.index(axis)] = value
         values[:, 3:] = np.radians(values[:, 3:])
         self.places = self._start.translation() + values[:, :3]
-        """Where it is in each keyframe, m, ``(keyframes, 3)``; where it is told."""
+        """Position in each keyframe, m, ``(keyframes, 3)``; valid in coordinates that are given."""
         self._path = _minimum_jerk(motion, values, times)
         moved = [i for i, axis in enumerate(_AXES[:3]) if axis in axes]
         self._point = _Point(name, kind, moved, _SOLES if is_sole else _PARTS)
@@ -195,14 +195,14 @@ class _Part:
         self._turn.set_target(mink.SE3.from_rotation(rotation))
 
     def missed(self, configuration: mink.Configuration) -> float:
-        """How far it is from where it is to be, m."""
+        """Distance from the target position, m."""
         if self._point not in self.tasks:
             return 0.0
         return float(np.linalg.norm(self._point.compute_error(configuration)))
 
 
 def _kind(name: str, model: mujoco.MjModel) -> str:
-    """Whether a part's name is a site's or a body's; ConfigError if it is neither."""
+    """The kind of a part, ``site`` or ``body``, by its name; ConfigError if it is neither."""
     sites, bodies = [model.site(i).name for i in range(model.nsite)], body_names(model)
     if name not in sites and name not in bodies:
         near = did_you_mean(name, (*sites, *bodies))
@@ -211,7 +211,7 @@ def _kind(name: str, model: mujoco.MjModel) -> str:
 
 
 def _controlled(motion: Motion, model: mujoco.MjModel) -> dict[str, set[str]]:
-    """The parts that are told where to be, and along which axes: soles, the base, and others."""
+    """The parts that have targets, with their coordinates: soles, the base, and named ones."""
     base = model.body(root_body(model)).name
     controlled = {name: {*_AXES} for name in motion.soles}
     controlled[base] = {"z", *_AXES[3:]}
@@ -222,7 +222,7 @@ def _controlled(motion: Motion, model: mujoco.MjModel) -> dict[str, set[str]]:
 
 
 def _centers(motion: Motion, parts: Mapping[str, _Part], times: np.ndarray) -> np.ndarray:
-    """Where the centre of mass is to be above, m, ``(frames, 2)``."""
+    """Horizontal targets of the centre of mass, m, ``(frames, 2)``."""
     over, places = motion.soles, []
     for row, keyframe in enumerate(motion.keyframes):
         over = keyframe.over or over
@@ -239,7 +239,7 @@ def _minimum_jerk(motion: Motion, values: np.ndarray, times: np.ndarray) -> np.n
 
 
 def _keyframes(name: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:
-    """The keyframes of a motion, with one at its beginning; ConfigError for what is none."""
+    """The keyframes of a motion, with one at its beginning; ConfigError for a mistake."""
     if not isinstance(content, list) or not content:
         raise ConfigError(f"{name} must be a list of keyframes")
     keyframes = [Keyframe(0.0)]

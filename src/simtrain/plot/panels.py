@@ -86,7 +86,7 @@ def counts_on_x(ax: Axes, label: str, most: float | None = None) -> None:
 
 
 def limit_y(ax: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Limit y to these ranges; what lies outside is cut off."""
+    """Limit y to these ranges; values outside are cut off."""
     low = min((low for low, _ in ranges), default=0.0)
     high = max((high for _, high in ranges), default=0.0)
     if low < high:

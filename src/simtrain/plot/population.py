@@ -20,7 +20,7 @@ Exchange = dict[str, Any]
 
 
 def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
-    """The member that carried, before each exchange, what `member` is after the last one."""
+    """The lineage of `member`: its ancestor before each exchange, the first one first."""
     places: list[int] = []
     for exchange in reversed(exchanges):
         member = exchange["members"][member]["parent"]

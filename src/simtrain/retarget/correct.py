@@ -1,4 +1,4 @@
-"""A robot's own motion with what a person's retargeting has: soles that stand, and balance."""
+"""Correction of a robot's own motion by retargeting it: soles that stand, and balance."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _ABOVE = {"knee": "hip", "elbow": "shoulder"}
 
 
 def correct(qpos: np.ndarray, robot: Humanoid, fps: float) -> np.ndarray:
-    """The same motion, solved again as that of a person; positions ``(frames, nq)``.
+    """The motion, solved again like that of a person; positions ``(frames, nq)``.
 
     While a foot stands, its sole is flat and still. At rest, the centre of mass is above the feet.
     Rotations of base and chest are kept, and joint positions as far as possible. ConfigError if

@@ -16,7 +16,7 @@ from simtrain.robots.tree import Limb, Tree
 
 _FROM_STRAIGHT, _BENT = 0.03, 0.3  # rad
 _ROLLS, _NO_ANKLE_ROLL = 0.5, 0.05  # of an axis, along the sole; part of a cost
-_SHORT = 0.35  # of the upper segment: what is shorter is no lower one
+_SHORT = 0.35  # of the upper segment: a shorter one is no lower segment
 
 
 @dataclass(frozen=True)

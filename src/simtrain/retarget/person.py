@@ -64,10 +64,10 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
 
     ConfigError, with the missing landmarks, if they cannot be recognized.
     """
-    found = _by_names(recording.names)
+    landmarks = _by_names(recording.names)
     needed = [name for name in LANDMARKS if not name.endswith("toe")]
-    if recording.parents and any(name not in found for name in needed):
-        found = _by_tree(recording) or found
+    if recording.parents and any(name not in landmarks for name in needed):
+        landmarks = _by_tree(recording) or landmarks
     for landmark, name in given.items():
         if landmark not in LANDMARKS:
             near = did_you_mean(landmark, LANDMARKS)
@@ -75,16 +75,16 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
         if name not in recording.names:
             near = did_you_mean(name, recording.names)
             raise ConfigError(f"--map {landmark}: the recording has no joint {name!r}{near}")
-        found[landmark] = recording.names.index(name)
-    if missing := [name for name in needed if name not in found]:
+        landmarks[landmark] = recording.names.index(name)
+    if missing := [name for name in needed if name not in landmarks]:
         shown = ", ".join(recording.names[:12]) + (", ..." if len(recording.names) > 12 else "")
         text = f"no person is recognized: {', '.join(missing[:4])} not found among {shown}"
         raise ConfigError(f"{text}; name them, as --map {missing[0]} <joint>")
     for side in _SIDES:
-        below = [j for j, p in enumerate(recording.parents) if p == found[f"{side}_ankle"]]
-        if f"{side}_toe" not in found and below:
-            found[f"{side}_toe"] = below[0]
-    return found
+        below = [j for j, p in enumerate(recording.parents) if p == landmarks[f"{side}_ankle"]]
+        if f"{side}_toe" not in landmarks and below:
+            landmarks[f"{side}_toe"] = below[0]
+    return landmarks
 
 
 def _by_names(names: Sequence[str]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def _by_names(names: Sequence[str]) -> dict[str, int]:
     several = (i for i in range(99) if len({(name + "$" * 99)[: i + 1] for name in joints}) > 1)
     shared = next(several, 0)
     plain = [name[shared:] for name in plain]
-    found: dict[str, int] = {}
+    landmarks: dict[str, int] = {}
     for side, marks in _SIDES.items():
         words = {}
         for joint, name in reversed(list(enumerate(plain))):
@@ -104,11 +104,11 @@ def _by_names(names: Sequence[str]) -> dict[str, int]:
                     words[name.removesuffix(mark)] = joint
                     words[name.removesuffix(mark).removeprefix("m")] = joint
         for part, choices in _WORDS.items():
-            taken = {joint for name, joint in found.items() if name.startswith(side)}
+            taken = {joint for name, joint in landmarks.items() if name.startswith(side)}
             fits = [words[word] for word in choices if words.get(word, -1) not in {-1, *taken}]
             if fits:
-                found[f"{side}_{part}"] = fits[0]
-    return found
+                landmarks[f"{side}_{part}"] = fits[0]
+    return landmarks
 
 
 def _by_tree(recording: Recording) -> dict[str, int]:
@@ -137,22 +137,22 @@ def _by_tree(recording: Recording) -> dict[str, int]:
     toes = [next((j for j, p in enumerate(parents) if p == leg[2]), leg[2]) for leg in legs]
     ahead = sum(places[toe] - places[leg[2]] for toe, leg in zip(toes, legs, strict=True))
     to_left = np.cross(up, ahead)
-    found: dict[str, int] = {}
+    landmarks: dict[str, int] = {}
     for limbs_of, parts in (
         (legs, ("hip", "knee", "ankle")),
         (arms, ("shoulder", "elbow", "wrist")),
     ):
         pair = sorted(limbs_of, key=lambda limb: float(places[limb[0]] @ to_left))
         for side, limb in zip(("right", "left"), pair, strict=True):
-            found |= {f"{side}_{part}": joint for part, joint in zip(parts, limb, strict=True)}
-    return found
+            landmarks |= {f"{side}_{part}": joint for part, joint in zip(parts, limb, strict=True)}
+    return landmarks
 
 
 def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Person:
     """The person in a recording at `fps` frames a second."""
-    found = find_landmarks(recording, given)
-    names = list(found)
-    places = recording.positions[:, [found[name] for name in names]]
+    landmarks = find_landmarks(recording, given)
+    names = list(landmarks)
+    places = recording.positions[:, [landmarks[name] for name in names]]
     frames = max(5, round(_SMOOTHED * recording.fps) | 1)
     places = savgol_filter(places, frames, 3, axis=0)
     last = (len(places) - 1) / recording.fps

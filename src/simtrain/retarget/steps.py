@@ -160,12 +160,12 @@ def _sole_path(
     return centers, turns.as_matrix()
 
 
-def _blended(moved: np.ndarray, held: np.ndarray) -> np.ndarray:
+def _blended(moved: np.ndarray, is_held: np.ndarray) -> np.ndarray:
     """Corrections ``(frames, n)`` of the held frames, interpolated smoothly over the others."""
-    known = np.flatnonzero(held)
+    known = np.flatnonzero(is_held)
     values = moved[[known[0], *known, known[-1]]]
-    spline = CubicHermiteSpline([-1, *known, len(held)], values, np.zeros_like(values))
-    carried: np.ndarray = spline(np.arange(len(held)))
+    spline = CubicHermiteSpline([-1, *known, len(is_held)], values, np.zeros_like(values))
+    carried: np.ndarray = spline(np.arange(len(is_held)))
     return carried
 
 

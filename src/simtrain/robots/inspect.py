@@ -80,9 +80,9 @@ class Robot:
     @property
     def leg_joints(self) -> tuple[str, ...]:
         """Names of the joints of legs and trunk, in the model's order."""
-        held = {joint for limb in self.arms for joint in limb.joints + limb.beside}
-        held |= {joint for leg in self.legs for joint in leg.beside} | set(self.passive)
-        return tuple(joint for joint in self.joints if joint not in held)
+        other_joints = {joint for limb in self.arms for joint in limb.joints + limb.beside}
+        other_joints |= {joint for leg in self.legs for joint in leg.beside} | set(self.passive)
+        return tuple(joint for joint in self.joints if joint not in other_joints)
 
     def sites(self, model: mujoco.MjModel) -> list[Foot]:
         """The feet in the order of their sites in the prepared model."""

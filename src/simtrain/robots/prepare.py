@@ -77,7 +77,7 @@ class Prepared:
     touching: tuple[tuple[str, str], ...]
     """Pairs of bodies that touch each other at home; their collisions are disabled."""
     notes: tuple[str, ...]
-    """What was added and chosen, in sentences."""
+    """Sentences about added parts and choices."""
 
     @cached_property
     def model(self) -> mujoco.MjModel:

@@ -48,7 +48,7 @@ class Source:
     base: str
     """The root of the tree of bodies."""
     notes: list[str]
-    """What was left out or changed, in sentences."""
+    """Sentences about omitted and changed parts of the model."""
 
 
 def read(path: str | Path, *, base: str | None = None) -> Source:
@@ -90,7 +90,7 @@ def _read(path: Path, base: str | None) -> Source:
 
 
 def _spec(path: Path) -> mujoco.MjSpec:
-    """The model in a file, without what only other simulators and older versions of MuJoCo read."""
+    """The model in a file, without parts for other simulators and older versions of MuJoCo only."""
     try:
         if path.suffix in (".xml", ".urdf", ".mjb", ".zip"):
             return mujoco.MjSpec.from_file(str(path))
@@ -228,7 +228,7 @@ def _leave_surroundings(source: Source) -> None:
 
 
 def _find_files(source: Source, path: Path) -> None:
-    """Set the paths of meshes and textures to existing files; remove what has none."""
+    """Set the paths of meshes and textures to existing files; remove those without a file."""
     spec, missing, around = source.spec, [], path.resolve().parent
     nearby: dict[str, Path] | None = None
     for mesh in [mesh for mesh in spec.meshes if mesh.file]:

@@ -245,8 +245,8 @@ class Tree:
         """Positions of all joints by name, except those of floating bodies."""
         model = self.model
         inside = [j for j in range(model.njnt) if model.jnt_bodyid[j] in self.bodies]
-        held = [j for j in inside if model.jnt_type[j] != int(mujoco.mjtJoint.mjJNT_FREE)]
-        return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in held}
+        joints = [j for j in inside if model.jnt_type[j] != int(mujoco.mjtJoint.mjJNT_FREE)]
+        return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in joints}
 
     def _take_keyframe(self) -> bool:
         """Set the first keyframe in which the robot is upright, or zeros within the ranges."""

@@ -1,1 +1,1 @@
-"""What rank 0 writes: run directory, checkpoints, metrics, console. Knows no simulator."""
+"""Output of rank 0: run directory, checkpoints, metrics, console. Knows no simulator."""

@@ -43,9 +43,9 @@ def save_model(path: Path, iteration: int, networks: dict[str, Any], infos: dict
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read what `save_model` or rsl_rl's runner wrote; ConfigError if that cannot be, says why.
+    """The content of a file of `save_model` or rsl_rl; ConfigError, with the reason, if unreadable.
 
-    A student is the ``actor_state_dict`` of what is returned.
+    A student's parameters are its ``actor_state_dict``.
     """
     content = read_tensors(path, "checkpoint")
     if "student_state_dict" in content:
@@ -58,7 +58,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def policy_state(networks: dict[str, Any]) -> dict[str, Tensor]:
-    """The policy of what PPO or a distillation saved."""
+    """The policy in a saved state of PPO or of a distillation."""
     state: dict[str, Tensor]
     state = networks["student_state_dict" if "student_state_dict" in networks else _KEYS[0]]
     return state
@@ -95,7 +95,7 @@ def write_tensors(path: Path, content: dict[str, Any], previous: Path | None = N
 
 
 def read_tensors(path: Path, kind: str) -> dict[str, Any]:
-    """Read what `write_tensors` wrote; messages call the file a `kind`, e.g. ``checkpoint``.
+    """The content of a file of `write_tensors`; messages call it a `kind`, e.g. ``checkpoint``.
 
     ConfigError if the file cannot be read, is damaged, or would need to run code; says which.
     """
@@ -122,7 +122,7 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _check_archive(path: Path, data: bytes) -> None:
-    """Raise ConfigError unless checksums are right, ValueError for what grows or is cut off."""
+    """Raise ConfigError for wrong checksums, ValueError for compressed or incomplete archives."""
     # torch itself does not look at the checksums of the archive.
     if not zipfile.is_zipfile(io.BytesIO(data)):
         if data.startswith(b"PK"):
@@ -147,7 +147,7 @@ def _check_sizes(content: Any) -> None:
 
 
 def copied_to_host(content: Any) -> Any:
-    """The same with copies of tensors in the host's memory, which stay as they are now."""
+    """The content with copies of its tensors in the host's memory, as they are now."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), content)
 
 
@@ -159,5 +159,5 @@ def packed(content: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """The content of what `packed` made."""
+    """The content of the bytes that `packed` made."""
     return torch.load(io.BytesIO(data), weights_only=True)

@@ -83,7 +83,7 @@ def write_config(
 
 
 def read_config_file(run: Path, name: str = "config.yaml") -> dict[str, Any]:
-    """What `write_config` wrote; ConfigError if there is none, or it is damaged."""
+    """The content of the file of `write_config`; ConfigError if there is none, or it is damaged."""
     path = run / name
     with damage_as_config_error(f"{path} is damaged, or not the configuration of a run"):
         try:
@@ -111,11 +111,11 @@ def newest_run(path: Path) -> Path | None:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that decide the results."""
-    found = {"python": sys.version.split()[0]}
+    numbers = {"python": sys.version.split()[0]}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            numbers[package] = importlib.metadata.version(package)
+    return numbers
 
 
 def _git_commit() -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a run has logged: its metrics as columns, its settings, and a population's exchanges."""
+"""The logged data of a run: metrics as columns, settings, and exchanges of a population."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from simtrain.run.metric_tags import FINISHED_ENVS, TAG, of_episodes, phase_tags
 from simtrain.run.metrics import METRICS, parse_row
 
 Axis = Literal["env_steps", "wall_s"]
-"""What curves are drawn over: environment steps of all ranks, or seconds since the start."""
+"""The x-axis of curves: environment steps of all ranks, or seconds since the start."""
 REST = "rest"
 """Seconds of an iteration that are in no ``Perf/*_time``, where its phases were not timed."""
 
@@ -29,7 +29,7 @@ class NothingLoggedError(ConfigError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run logged so far."""
+    """The data that a run logged so far."""
 
     path: Path
     config: dict[str, Any]
@@ -100,7 +100,7 @@ def read_run(path: Path) -> Run:
     """The configuration and the metrics of a run directory; ConfigError if it is none.
 
     A line that is incomplete, as the last one is where training was killed, is left out. Where a
-    run went back to a checkpoint, what it did after that counts.
+    run went back to a checkpoint, the iterations after that count.
     """
     if path.is_file():
         raise ConfigError(f"{path} is a file; name its run directory, {path.parent}")
@@ -150,7 +150,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     for axis in ("env_steps", "wall_s"):
         columns[axis] = np.maximum.accumulate(columns[axis])
     phases = phase_tags(list(columns))
-    for tag in phases:  # what an iteration did not do took no time
+    for tag in phases:  # phases that an iteration does not have take no time
         columns[tag] = np.nan_to_num(columns[tag])
     if phases and not phases[0].startswith(TAG):  # those leave no rest
         rest = np.diff(columns["wall_s"], prepend=0.0) - sum(columns[tag] for tag in phases)

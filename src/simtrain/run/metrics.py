@@ -89,13 +89,13 @@ class MetricsWriter:
         self._append_events({"step": iteration, "summary": summary})
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk; for another thread."""
+        """Wait until all written data is on the disk; for another thread."""
         for file in self._files:
             with suppress(OSError):
                 os.fsync(file.descriptor)
 
     def close(self) -> None:
-        """Write what waits, as far as that is possible, and close the files."""
+        """Write the waiting entries, as far as possible, and close the files."""
         for file in self._files:
             file.append(b"")
             with suppress(OSError):
@@ -173,7 +173,7 @@ class _AppendedFile:
         self.descriptor, self._path, self._waiting = _opened(path), path, b""
 
     def append(self, entry: bytes) -> None:
-        """Write what is waiting and `entry`, as far as that is possible."""
+        """Write the waiting entries and `entry`, as far as possible."""
         self._waiting += entry
         size = None
         try:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import wandb
 
 Mode = Literal["online", "offline", "disabled"]
-# Seconds for W&B's server to answer at the start, and to upload what is left at the end.
+# Seconds for W&B's server to answer at the start, and to upload the rest at the end.
 _TIMEOUTS: dict[str, Any] = {"init_timeout": 30.0, "finish_timeout": 60.0}
 
 
@@ -68,7 +68,7 @@ class WandbWriter:
         self._run.log({"Video": wandb.Video(str(path), format="mp4")}, step=iteration)
 
     def close(self, *, failed: bool) -> None:
-        """Upload or write what is left, and end W&B's run."""
+        """Upload or write the remaining data, and end W&B's run."""
         self._run.finish(exit_code=1 if failed else 0)
 
 

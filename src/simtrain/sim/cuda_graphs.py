@@ -1,7 +1,7 @@
-"""CUDA graphs: what functions launch, recorded by PyTorch once and replayed in one call.
+"""CUDA graphs: the launches of functions, recorded by PyTorch once and replayed in one call.
 
-Physics, rollouts and updates are all captured here. What a function does on the host is not
-recorded: it must be the same each time, and it must not wait for the device.
+Physics, rollouts and updates are all captured here. The work of a function on the
+host is not recorded: it must be the same each time, and must not wait for the device.
 """
 
 import gc
@@ -14,18 +14,18 @@ import torch
 
 
 class RefusedError(Exception):
-    """Something cannot be a graph; the text says what, for a person."""
+    """A function cannot be captured as a graph; the text says why, for a person."""
 
 
 class Graphs:
-    """Graphs of some functions, as `torch.cuda.CUDAGraph`, and what must live as long."""
+    """Graphs of some functions, as `torch.cuda.CUDAGraph`, and objects that must live as long."""
 
     def __init__(self) -> None:
         self.graphs: list[Any] = []
         self.kept: list[object] = []
 
     def replay(self, number: int = 0) -> None:
-        """Launch what the function of that number launched."""
+        """Replay the graph of the function with this number."""
         # A graph's numbers for the random generator are ordinary tensors.
         with torch.inference_mode(False):
             self.graphs[number].replay()
@@ -42,7 +42,7 @@ class GraphBackend(Protocol):
     """Makes graphs."""
 
     def capture(self, *functions: Callable[[], object]) -> Graphs:
-        """Record what each launches and keep what it returns, or `RefusedError`; in one pool."""
+        """Record the launches of each and keep its result, or `RefusedError`; in one pool."""
 
     def without_waiting(self) -> AbstractContextManager[None]:
         """A context in which waiting for the device is an error."""
@@ -71,12 +71,12 @@ class CudaGraphs:
         return captured
 
     def _record(self, function: Callable[[], object], graph: Any, pool: Any) -> object:
-        """Capture one function, in place on `graph`; what the function returned."""
+        """Capture one function, in place on `graph`; the function's result."""
         # Other threads may do as they like: NCCL's watchdog, say.
         record = partial(torch.cuda.graph, stream=self._stream, capture_error_mode="thread_local")
         inference = torch.is_inference_mode_enabled()
         failure: Exception | None = None
-        # What the garbage collector does to other objects might not be allowed in a capture.
+        # The garbage collector's work on other objects might not be allowed in a capture.
         gc.collect()
         collecting = gc.isenabled()
         gc.disable()
@@ -112,7 +112,7 @@ class CudaGraphs:
 
 
 def make_graph_backend(device: torch.device) -> GraphBackend | None:
-    """What makes graphs on `device`; None if there are none there."""
+    """The maker of graphs on `device`; None for a device without CUDA graphs."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
 

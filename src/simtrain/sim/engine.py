@@ -56,11 +56,11 @@ def choose_engine(
 
 @dataclass(frozen=True)
 class Overflow:
-    """What was dropped in `num_envs` environments since the last call, as buffers were full."""
+    """Data dropped in `num_envs` environments since the last call, because buffers were full."""
 
     num_envs: int
     messages: dict[str, str]
-    """What was dropped, by the flag that mends it or by what it concerns; empty if nothing was."""
+    """Messages by the flag that enlarges a buffer, or by the kind of overflow; empty if none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class Engine(ABC):
         """
 
     def finish_const(self) -> None:
-        """Recompute, in place, what `set_const` deferred; for example once per rollout."""
+        """Recompute, in place, the constants that `set_const` deferred; e.g. once per rollout."""
         return
 
     @abstractmethod
@@ -198,12 +198,12 @@ class Engine(ABC):
         return "its state is not finite"
 
     def overflow(self) -> Overflow | None:
-        """What was dropped since the last call; None if buffers grow. Waits for the device."""
+        """The data dropped since the last call; None if buffers grow. Waits for the device."""
         return None
 
     def in_torch_graph(self) -> AbstractContextManager[object]:
         """Within, physics goes into the CUDA graph that PyTorch captures; `RuntimeError` if not.
 
-        Yields what must live as long as that graph.
+        Yields an object that must live as long as that graph.
         """
         raise RuntimeError("physics on CPU threads cannot be part of a CUDA graph")

@@ -89,7 +89,7 @@ class MujocoEngine(Engine):
             return
         where = True if mask is None else mask.numpy().reshape(-1, *(1,) * (mirror.ndim - 1))
         columns = index if isinstance(index, slice) else index.numpy()
-        # Row and mirror get the same number, so that what is read back is what is simulated.
+        # Row and mirror get the same number, so that terms read the simulated one.
         number = torch.as_tensor(values, dtype=torch.float32).numpy()
         for target in (mirror.numpy(), rows.numpy()):  # several times faster than by torch
             part = target if target.ndim == 1 else target[:, columns]
@@ -111,7 +111,7 @@ class MujocoEngine(Engine):
         if self._warnings.any():
             np.any(self._warnings, axis=1, out=self.failed.numpy())
             if not self._failure_message:
-                env, kind = (int(found[0]) for found in np.nonzero(self._warnings))
+                env, kind = (int(indices[0]) for indices in np.nonzero(self._warnings))
                 info = int(self._batch.warning[env, kind, 0])
                 self._failure_message = str(mujoco.mju_warningText(kind, info)).strip()
         else:

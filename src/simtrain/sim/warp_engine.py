@@ -41,7 +41,7 @@ _CONSTANTS = {
 }
 """Model fields that `mujoco_warp.set_const` computes, by its groups."""
 _BOUNDS = ("geom_aabb", "geom_rbound")
-"""Those that it computes from ``geom_size``; kernels are compiled anew where they are expanded."""
+"""Fields that it computes from ``geom_size``; kernels are compiled anew where they are expanded."""
 _KINEMATIC = {
     *("qpos0", "body_pos", "body_quat", "jnt_pos", "jnt_axis", "site_pos", "site_quat"),
     *("cam_pos", "cam_quat", "light_pos", "light_dir"),

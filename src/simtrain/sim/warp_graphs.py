@@ -81,9 +81,9 @@ class WarpGraphs:
     def in_torch_graph(self) -> Iterator[object]:
         """Within, launches go into PyTorch's graph (of ``capture_error_mode="thread_local"``).
 
-        Yields what must live as long as that graph. Every sequence must have run before. Raises
-        `RuntimeError` where graphs are not `enabled`, and `RefusedError` at the end if the graph
-        would be wrong.
+        Yields an object that must live as long as that graph. Every sequence must have run before.
+        Raises `RuntimeError` where graphs are not `enabled`, and `RefusedError` at the end if the
+        graph would be wrong.
         """
         if not self.enabled:
             raise RuntimeError(f"physics on {self._device} runs without graphs")
@@ -105,7 +105,7 @@ class WarpGraphs:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Warp works on the device, on PyTorch's current stream, and raises its memory error."""
+        """Within, Warp works on PyTorch's current stream, and raises PyTorch's memory error."""
         try:
             with wp.ScopedDevice(self._device):
                 if self._device.is_cpu:
@@ -123,7 +123,7 @@ class WarpGraphs:
     def _joined(self) -> Iterator[wp.Graph]:
         """Within, launches go into the graph that PyTorch captures on its current stream.
 
-        Yields what holds the kernels and the memory that they use.
+        Yields the object that keeps the kernels and the memory that they use.
         """
         device, stream = self._device, current_stream(self._torch_device)
         graph: wp.Graph | None = None

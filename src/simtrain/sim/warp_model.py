@@ -1,6 +1,6 @@
-"""A MuJoCo model on MuJoCo Warp: what is supported, fields under MuJoCo's names, sizes of buffers.
+"""A MuJoCo model on MuJoCo Warp: its check, fields under MuJoCo's names, sizes of buffers.
 
-The sizes are probed on the CPU and checked against a GPU's memory; what overflows is reported.
+The sizes are probed on the CPU and checked against a GPU's memory; overflows are reported.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ _OTHERS = {
     ),
     mjw.OverflowType.TACTILE: "a tactile sensor met too many geoms, and the rest were left out",
 }
-"""What no flag mends. Solvers that reach their number of iterations are not among it."""
+"""Overflows that no flag fixes. Solvers that reach their number of iterations are not included."""
 
 
 def check_model(model: mujoco.MjModel) -> None:
@@ -81,10 +81,10 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
 
 
 def _drop_false_contacts(model: mjw.Model, data: mjw.Data) -> None:
-    found = data.contact
-    inputs = [data.nacon, found.geom, found.worldid, found.dist, found.frame]
+    contact = data.contact
+    inputs = [data.nacon, contact.geom, contact.worldid, contact.dist, contact.frame]
     inputs += [model.geom_type, model.geom_rbound, data.geom_xmat]
-    wp.launch(kernels.drop_false_contacts, data.naconmax, inputs, [found.type])
+    wp.launch(kernels.drop_false_contacts, data.naconmax, inputs, [contact.type])
 
 
 def view_data(model: mujoco.MjModel, data: mjw.Data, field: str) -> Tensor:
@@ -153,9 +153,9 @@ class RowCopies:
     """Copies of rows between tensors, in one launch; made once, for it copies from the host."""
 
     def __init__(self, copies: Sequence[tuple[Tensor, Tensor, np.ndarray | None]]) -> None:
-        """Of each a source, whose one row may stand for all, a target, and columns, None for all.
+        """`copies` are sources, targets and columns, None for all; a source may have a single row.
 
-        Numbers behind the first axis, that of environments, count as columns.
+        The first axis is that of environments; all numbers behind it count as columns.
         """
         self._copies: list[Any] = []  # whose memory the device refers to
         entries = []
@@ -191,7 +191,7 @@ def find_sizes(
     max_contacts: int | None = None,
     max_constraints: int | None = None,
 ) -> BufferSizes:
-    """The given sizes, but at least 1; in place of None, what `_probe` finds."""
+    """The given sizes, but at least 1; in place of None, the result of `_probe`."""
     sizes = [max_contacts, max_constraints]
     if None in sizes:
         pairs = zip(sizes, _probe(model, keyframe), strict=True)
@@ -244,11 +244,11 @@ def check_memory(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes, free:
     """Raise `ConfigError` if `num_envs` do not fit into `free` bytes; steps need some more."""
     with wp.ScopedDevice("cpu"):
         one, three = (_bytes(make_data(model, n, sizes)) for n in (1, 3))
-    each = (three - one) // 2
-    if num_envs * each > free:
+    per_env = (three - one) // 2
+    if num_envs * per_env > free:
         raise ConfigError(
-            f"{num_envs} environments need at least {num_envs * each / 2**30:.1f} GiB of GPU "
-            f"memory and {free / 2**30:.1f} GiB are free: use --num-envs {free // each} or fewer"
+            f"{num_envs} environments need at least {num_envs * per_env / 2**30:.1f} GiB of GPU "
+            f"memory and {free / 2**30:.1f} GiB are free: use --num-envs {free // per_env} or fewer"
         )
 
 
@@ -265,7 +265,7 @@ def _bytes(data: Any) -> int:
 
 
 def read_overflow(bits: Tensor, sizes: BufferSizes, peaks: BufferSizes) -> Overflow:
-    """What was dropped by the ``OverflowType`` `bits`, ``(num_envs,)``; `peaks` were wanted."""
+    """The overflow by the ``OverflowType`` `bits`, ``(num_envs,)``; `peaks`: needed sizes."""
     anything = sum(_OTHERS, _CONTACTS | _CONSTRAINTS)
     num_envs = int((bits & int(anything) != 0).sum())
     messages = {

@@ -303,7 +303,7 @@ class FirstEpisodes:
     def add(self, rewards: Tensor, dones: Tensor) -> None:
         """Add the results of a step, in place."""
         running, metrics = self.running, self._env.metrics.values
-        # What comes after an episode may be anything, even NaN.
+        # Values after the end of an episode may be anything, even NaN.
         self._returns += torch.where(running, rewards, 0.0)
         self._lengths += running
         self._failed |= running & self._env.terminations.terminated

@@ -195,7 +195,7 @@ class UpdateGraphs(CheckedGraphs):
         self.refusal = ppo.refusal
 
     def prepare(self) -> Replay | None:
-        """Capture and check the graphs once; what replays them, or None. A collective."""
+        """Capture and check the graphs once; returns their replay, or None. A collective."""
         if not self._tried and self.refusal is None:
             self._tried = True
             with self._ppo.timer.paused():

@@ -207,7 +207,7 @@ class Trainer:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from the result of `state`."""
         self.iteration = state["iteration"]
         self.env_steps = state["env_steps"]
         self._episodes.set_state(state["episodes"])
@@ -225,7 +225,7 @@ class Trainer:
         }
 
     def set_rank_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `rank_state` returned, in place."""
+        """Continue from the result of `rank_state`, in place."""
         self.env.set_state(state["env"])
         self.ppo.set_hidden_states(state["hidden_states"])
         self._env_is_fresh = False
@@ -311,7 +311,7 @@ class EpisodeStatistics:
         return [list(entry) for entry in self._window]
 
     def set_state(self, state: list[list[float]]) -> None:
-        """Continue from what `state` returned; TypeError or ValueError if it is invalid."""
+        """Continue from the result of `state`; TypeError or ValueError if it is invalid."""
         window = [tuple(map(float, entry)) for entry in state]
         self._window = deque((count, returns, lengths) for count, returns, lengths in window)
 

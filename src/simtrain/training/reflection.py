@@ -63,7 +63,7 @@ class Reflection:
         self.cfg, self.model = cfg, model
         self._pairs = [*pairs, *((b, a) for a, b in pairs)]
         self.vector = [-1.0 if axis == cfg.symmetry.normal else 1.0 for axis in "xyz"]
-        """What becomes of a vector: factors of its x, y and z; minus these of a pseudo-vector's."""
+        """Factors of a reflected vector's x, y and z; those of a pseudo-vector are minus these."""
         self._start = initial_state(model, cfg.keyframe)
         data = mujoco.MjData(model)
         mujoco.mj_kinematics(model, data)
@@ -153,8 +153,8 @@ class Reflection:
                 matches = [other.fullmatch(n) for n in names]
                 images = [i for i, m in enumerate(matches) if m and m.groups() == own.groups()]
                 if len(images) != 1:
-                    found = "several names are" if images else "no name is"
-                    text = f"{found} the mirror image of {name!r} among {', '.join(names)}"
+                    subject = "several names are" if images else "no name is"
+                    text = f"{subject} the mirror image of {name!r} among {', '.join(names)}"
                     raise ConfigError(f"{text}; see the task's symmetry=Mirror(...)")
                 return images[0]
         return names.index(name)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 _MOST_LINES = 10
-# Where rsl_rl before 4, which has all in one ``model_state_dict``, and rsl_rl 4 had what 5 has.
+# Names in rsl_rl before 4, with all in one ``model_state_dict``, and in rsl_rl 4, by those in 5.
 _OLD_NAMES = {
     r"student/": "actor/",
     r"model/(actor|critic)\.": r"\1/mlp.",
@@ -44,7 +44,7 @@ _OLD_NAMES = {
     r"privileged_obs_norm/": "critic/obs_normalizer.",
 }
 
-# What decides the meaning of a policy's inputs and outputs; noise, delays and limits do not.
+# Settings that decide the meaning of inputs and outputs; noise, delays and limits do not.
 _OBSERVATION_FIELDS = ("func", "params", "clip", "scale", "history_length")
 _ACTION_FIELDS = ("joints", "tendons", "sites", "actuators", "scale", "offset", "reference")
 

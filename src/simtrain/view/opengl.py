@@ -92,6 +92,6 @@ def choose_egl_device() -> None:
     if _EGL_DEVICE in os.environ or torch is None or not torch.cuda.is_initialized():
         return
     number, egl = torch.cuda.current_device(), import_module("mujoco.egl.egl_ext")
-    # One without NVIDIA's EGL draws on what there is, perhaps the CPU.
+    # Without NVIDIA's EGL, it draws on other devices, perhaps the CPU.
     if 0 < number < len(egl.eglQueryDevicesEXT()):
         os.environ[_EGL_DEVICE] = str(number)

@@ -79,20 +79,20 @@ def hold_commands(env: Env, words: Sequence[str]) -> None:
     Values follow the name of a command. Values before the first name are those of the only command.
     """
     driven = [name for name, term in env.commands.terms.items() if term.is_driven]
-    held: dict[str, list[float]] = {}
+    commands: dict[str, list[float]] = {}
     for word in words:
         try:
             value = float(word)
         except ValueError:
-            held[word] = []
+            commands[word] = []
             continue
-        if not held and len(driven) != 1:
+        if not commands and len(driven) != 1:
             names = ", ".join(driven)
             what = f"several commands; name one first: {names}" if driven else "no command"
             raise ConfigError(f"--command is {' '.join(words)}; the task has {what}")
-        held.setdefault(next(reversed(held), driven[0] if driven else ""), []).append(value)
-    terms = [env.commands.terms[name] for name in held]  # all are there, before one is held
-    for term, (name, values) in zip(terms, held.items(), strict=True):
+        commands.setdefault(next(reversed(commands), driven[0] if driven else ""), []).append(value)
+    terms = [env.commands.terms[name] for name in commands]  # all are there, before one is held
+    for term, (name, values) in zip(terms, commands.items(), strict=True):
         if not term.is_driven:
             there = f"it has {', '.join(driven) or 'none'}"
             raise ConfigError(f"--command {name}: the task has no such command to give; {there}")

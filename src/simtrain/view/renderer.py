@@ -207,7 +207,7 @@ def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Ren
         model.vis.quality.offsamples = 0
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, 1024)
         renderer = mujoco.Renderer(model, height, width)
-    except Exception as error:  # what a driver's failure raises is not documented
+    except Exception as error:  # errors of failing drivers are not documented
         raise backend_error(backend, error) from error
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION.value] = 0
     return renderer

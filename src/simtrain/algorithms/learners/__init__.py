@@ -1,4 +1,4 @@
-"""What of PPO depends on the kinds of models: acting, what a step records, and gradients."""
+"""The part of PPO that depends on the kind of models: acting, records of a step, gradients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LOSSES = ("value", "surrogate", "entropy", "kl")
 
 
 class Learner(ABC):
-    """One kind of models at work in PPO; all that it keeps stays in place.
+    """Acts and learns with one kind of models in PPO; its state stays in place.
 
     Policy and value share no parameter: on CPU threads, they are learned side by side.
     """
 
     storage: Rollout
     memories: Sequence[Memory] = ()
-    """What the models remember of each environment."""
+    """The models' hidden states for each environment."""
 
     def __init__(self, rank: Rank, timer: PhaseTimer) -> None:
         self.threads = max(1, rank.threads // 2)
@@ -46,7 +46,7 @@ class Learner(ABC):
         """Standard deviations of the policy's actions, ``(num_actions,)``: the latest's mean."""
 
     def begin_rollout(self) -> None:  # noqa: B027 - most need nothing
-        """Note what holds for all steps of a rollout, in place."""
+        """Save state from the start of a rollout for its update, in place."""
 
     @abstractmethod
     def act(self, obs: TensorDict, transition: Transition) -> Tensor:
@@ -54,19 +54,19 @@ class Learner(ABC):
 
     @abstractmethod
     def evaluate(self, obs: TensorDict) -> Tensor:
-        """Values of `obs`, ``(num_envs, 1)``, which follows the rollout, whose own are completed,
-        in place, as are its log-probabilities."""
+        """Values of `obs`, which follows the rollout: ``(num_envs, 1)``. Completes the values and
+        log-probabilities of the rollout, in place."""
 
     @abstractmethod
     def shuffle(self) -> Tensor:
-        """Draw the mini-batches of an update, in place; their advantages, the mini-batch first."""
+        """Draw the mini-batches of an update, in place; their advantages, a mini-batch a row."""
 
     @abstractmethod
     def mini_batch(self, number: int) -> Any:
-        """A mini-batch, as `backward` wants it."""
+        """A mini-batch, in the form that `backward` takes."""
 
     def backward(self, batch: Any, coefficients: Coefficients) -> Tensor:
-        """Write the gradients of a mini-batch, in place; its `LOSSES`, that of symmetry before."""
+        """Write the gradients of a mini-batch, in place; its mirror loss, if any, and `LOSSES`."""
         if self._value_thread is None:
             value = self._learn_value(batch, coefficients, self._timer)
         else:

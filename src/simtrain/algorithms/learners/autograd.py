@@ -1,7 +1,7 @@
 """Any of rsl_rl's models, and a user's own, by autograd, into the same flat gradients.
 
 Losses are those of ``rsl_rl.algorithms.PPO``. Recurrent models learn from whole trajectories, by
-rsl_rl's mini-batches; what they remember is zero where an episode begins.
+rsl_rl's mini-batches; hidden states are zero where an episode begins.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AutogradLearner(Learner):
         return transition.actions
 
     def evaluate(self, obs: TensorDict) -> Tensor:
-        self.memories[1].recall()  # and what it then remembers is not kept
+        self.memories[1].recall()  # and its new hidden state is not kept
         values: Tensor = self.critic(obs)
         return values
 

@@ -95,15 +95,15 @@ class _Buffers(NamedTuple):
     """Tensors by layer, with a row for each sample."""
 
     outputs: list[Tensor]
-    """Of the linear layers: the activation functions' inputs, and the network's output."""
+    """Outputs of the linear layers: the activation functions' inputs, and the network's output."""
     after: list[Tensor]
     """The activation functions' outputs; the same tensors where a function works in place."""
     gradients: list[Tensor]
-    """By the activation functions' inputs."""
+    """Gradients by the activation functions' inputs."""
 
 
 class _Activation:
-    """An activation function between buffers; here one of ATen that has both functions."""
+    """An activation function between buffers; in this class, ATen's with its derivative."""
 
     in_place = False
     """Whether its derivative is a function of its value, so that it needs no second buffer."""
@@ -114,7 +114,7 @@ class _Activation:
         self._constants = constants
 
     def linear(self, layer: _Layer, x: Tensor, out: Tensor) -> None:
-        """Write the layer's output as `forward` wants it."""
+        """Write the layer's output in the form that `forward` takes."""
         torch.addmm(layer.bias, x, layer.transposed, out=out)
 
     def forward(self, before: Tensor, after: Tensor) -> None:

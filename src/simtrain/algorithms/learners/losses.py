@@ -27,7 +27,7 @@ class Coefficients(Protocol):
     use_clipped_value_loss: bool
     value_loss_coef: float
     entropy_weight: Tensor
-    """Of the entropy bonus, 0-d."""
+    """Weight of the entropy bonus, 0-d."""
     symmetry: MirrorSymmetry | None
 
 
@@ -87,7 +87,7 @@ def surrogate_loss(
 ) -> tuple[Tensor, Tensor]:
     """The clipped surrogate loss, 0-d, and its gradient by the log-probabilities.
 
-    `log_ratio`, by which these have grown since the samples were collected, is overwritten.
+    `log_ratio`, their growth since the samples were collected, is overwritten.
     """
     ratio = log_ratio.exp_()
     surrogate = ratio * advantages.neg()

@@ -75,7 +75,7 @@ class Actions:
         if not start.ctrl.any():
             initial[list(servos)] = gears * start.qpos[model.jnt_qposadr[list(servos.values())]]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
-        """What actuators hold before the first action: the initial state, ``(nu,)``."""
+        """``ctrl`` before the first action, which holds the initial state, ``(nu,)``."""
         rest = [i for i in servos if i not in drives]
         of_joints = dict(zip(servos, initial[list(servos)] / gears, strict=True))
         self.held = {model.joint(servos[i]).name: float(of_joints[i]) for i in rest}
@@ -86,7 +86,7 @@ class Actions:
         self._initial_of_rest = self.initial[self._rest]
 
     def declare(self, env: Any) -> None:
-        """Let the terms declare their state, and take what they read from `env`."""
+        """Let the terms declare their state, and bind the fields of `env` that they read."""
         for name, term in self.terms.items():
             with env.scope(f"actions.{name}"):
                 call_term(f"actions.{name}", term.declare, env)
@@ -122,7 +122,7 @@ class Control:
         self._targets = self._ctrl
         if self._delay is not None or self._actuators:
             self._targets = env.buffer("targets", (env.model.nu,), reset=None)
-            self._targets.copy_(actions.initial)  # of what no action drives, too
+            self._targets.copy_(actions.initial)  # also of actuators that no action drives
         self.by_substep = bool(self._terms) or self._targets is not self._ctrl
         """Whether physics runs step by step, with `substep` before each."""
 
@@ -165,7 +165,7 @@ class TargetAction(ActionTerm):
         low, high = cfg.clip or (-np.inf, np.inf)
         limits = target_limits(model, actuators)
         bounds = np.maximum(limits[0], low), np.minimum(limits[1], high)
-        # The offset is what zero actions mean; low and high bound ``ctrl``. All are ``(dim,)``.
+        # The offset is the target of zero actions; low and high bound ``ctrl``. All are ``(dim,)``.
         self.scale, self.offset = (torch.tensor(v, device=device) for v in (scale, offset))
         self.low, self.high = (torch.tensor(b, dtype=torch.float32, device=device) for b in bounds)
         self._all = actuators == list(range(model.nu))
@@ -196,7 +196,7 @@ class TargetAction(ActionTerm):
     def _find(
         self, cfg: Any, model: mujoco.MjModel, device: torch.device | str
     ) -> tuple[tuple[str, ...], list[int]]:
-        """The names that patterns of numbers are for, and an actuator for each."""
+        """The names that patterns of numbers are matched with, and an actuator for each."""
         if isinstance(cfg, configs.ActuatorActionCfg):
             return match_names(model, "actuator", cfg.actuators)
         kinds: tuple[Kind, ...] = ("joint", "tendon", "site")
@@ -212,7 +212,7 @@ class TargetAction(ActionTerm):
         return names, actuators
 
     def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
-        """What its position actuators hold in the initial state."""
+        """Lengths of its position actuators in the initial state."""
         data = mujoco.MjData(model)
         data.qpos[:] = start.qpos
         mujoco.mj_fwdPosition(model, data)
@@ -221,12 +221,12 @@ class TargetAction(ActionTerm):
 
 
 class JointAction(TargetAction):
-    """The same on the actuators that drive some joints, maybe relative to a moving reference."""
+    """A `TargetAction` on the actuators of some joints, maybe relative to a moving reference."""
 
     joints: Joints
 
     def declare(self, env: Any) -> None:
-        """See `ActionTerm.declare`; with what the targets are relative to."""
+        """See `ActionTerm.declare`; also binds the reference of the targets."""
         super().declare(env)
         if isinstance(self._cfg, configs.RelativeJointPositionActionCfg):
             qpos: Tensor = env.bind("qpos")
@@ -245,9 +245,9 @@ class JointAction(TargetAction):
 
 
 class Limiter:
-    """Lets targets follow what is wanted within limits of their rate and acceleration.
+    """Limits the rate and the acceleration of targets.
 
-    A target slows down in time to stop where it is wanted to be.
+    A limited target slows down in time to stop at the wanted one.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class Limiter:
 
 
 class DifferentialIK(ActionTerm):
-    """Gives joints' servos the targets by which a site moves and turns by the actions."""
+    """Gives servos of joints the targets that move and turn a site by the actions."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class DifferentialIK(ActionTerm):
         self._index, self._places = as_index(actuators, device), as_index(ids, device)
 
     def declare(self, env: Any) -> None:
-        """Take what it reads from `env`; it keeps nothing."""
+        """Bind the fields of `env` that it reads; it has no state."""
         names = ("qpos", "xanchor", "xaxis", "site_xpos", "xmat")
         self._fields: list[Tensor] = [env.bind(name) for name in names]
 
@@ -327,7 +327,7 @@ class DifferentialIK(ActionTerm):
         ctrl[:, self._index] = torch.clamp(qpos + step.squeeze(2), self._low, self._high)
 
     def _jacobian(self) -> Tensor:
-        """The site's velocity, and its angular one, for each joint's, along the world's axes."""
+        """Jacobian of the site's velocity and angular velocity, along the world's axes."""
         _, anchors, axes, sites, _ = self._fields
         axis = axes[:, self._places]
         arm = sites[:, self._site].unsqueeze(1) - anchors[:, self._places]
@@ -337,7 +337,7 @@ class DifferentialIK(ActionTerm):
         return linear.transpose(1, 2)
 
     def _along_frame(self, vectors: Tensor) -> Tensor:
-        """Vectors along the frame's axes, ``(num_envs, dim)``, along those of the world."""
+        """Vectors ``(num_envs, dim)`` from the frame's axes to those of the world."""
         if self._frame is None:
             return vectors
         rotation = self._fields[4].view(len(vectors), -1, 3, 3)[:, self._frame]

@@ -1,8 +1,8 @@
 """Actuators of a task: they change those of its model, and compute forces at each physics step.
 
-An actuator that MuJoCo does not have takes a target from ``ctrl`` and puts that ``ctrl`` in its
-place with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit it to
-``forcerange``, to randomize gains and encoders, and to integrate a servo's damping implicitly.
+An actuator that MuJoCo does not have takes a target from ``ctrl`` and replaces it by the ``ctrl``
+with which MuJoCo's actuator has the wanted force. MuJoCo goes on to limit it to ``forcerange``,
+to randomize gains and encoders, and to integrate a servo's damping implicitly.
 """
 
 import warnings
@@ -32,7 +32,7 @@ _compiling_nothing = partial(torch.jit.optimized_execution, False)  # type: igno
 
 
 def set_actuators(cfgs: Mapping[str, ActuatorCfg], spec: mujoco.MjSpec) -> None:
-    """Let the actuators of a model be as `cfgs` say, in place; ConfigError if that cannot be."""
+    """Set the actuators of a model to `cfgs`, in place; ConfigError if that is impossible."""
     model, taken = spec.compile(), dict[str, str]()
     for name, cfg in cfgs.items():
         with config_errors_of(flag("env", "actuators", name)):
@@ -63,7 +63,7 @@ def check_networks(cfgs: Mapping[str, ActuatorCfg], device: torch.device | str) 
 
 
 def simulated_actuators(cfgs: Mapping[str, ActuatorCfg], env: Any) -> list["_DcMotors | _Networks"]:
-    """Those of a task's actuators that MuJoCo does not have, at work."""
+    """The simulations of a task's actuators that MuJoCo does not have."""
     models: list[_DcMotors | _Networks] = []
     for name, cfg in cfgs.items():
         if isinstance(cfg, DcMotorActuatorCfg) and not cfg.builtin:
@@ -101,7 +101,7 @@ class _Servos:
 
 
 class _DcMotors(_Servos):
-    """Moves the targets of servos so far that their motors can do what they ask for."""
+    """Limits the targets of servos so that their motors can exert the forces."""
 
     def __init__(self, cfg: DcMotorActuatorCfg, env: Any) -> None:
         super().__init__(cfg, env)
@@ -112,7 +112,7 @@ class _DcMotors(_Servos):
         self._slope = -self._stall / torch.tensor(speed).to(env.device)
 
     def apply(self, ctrl: Tensor) -> None:
-        """Bound targets by what makes the largest and the least force that there can be."""
+        """Bound targets by those of the least and the largest force at the present velocity."""
         _, velocity, _, gain, bias = self.read()
         middle = torch.addcmul(-bias, velocity, self._slope)
         low, high = (middle - self._stall) / gain, (middle + self._stall) / gain
@@ -166,7 +166,7 @@ def _place(spec: mujoco.MjSpec, model: mujoco.MjModel, joint: str) -> Any:
 
 
 def _configure(actuator: Any, cfg: ActuatorCfg, numbers: dict[str, float], joint: str) -> None:
-    """Make an actuator of the spec what `cfg` says, in place; `numbers` are those that it gives."""
+    """Set an actuator of the spec to `cfg`, in place; `numbers` are the given ones of a joint."""
     if (effort := numbers.get("effort_limit")) is not None:
         actuator.forcelimited, actuator.forcerange = True, [-effort, effort]
     if isinstance(cfg, NetworkActuatorCfg):

@@ -66,7 +66,7 @@ class InitialState:
 
 
 class ActionTerm(ABC):
-    """`dim` actions and what they do to the ``ctrl`` of `actuators`, ids that no other term has."""
+    """`dim` actions and their effect on the ``ctrl`` of `actuators`, ids that no other term has."""
 
     dim: int
     actuators: tuple[int, ...] = ()

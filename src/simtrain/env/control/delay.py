@@ -1,4 +1,4 @@
-"""Delay lines: rows of numbers that come out some pushes after they were put in."""
+"""Delay lines: each row of numbers is returned some pushes after it was put in."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +26,8 @@ class DelayLine:
     ) -> None:
         """Delay `sizes` columns by each of `delays`.
 
-        In the first pushes of an episode `initial`, ``(columns,)``, comes out; where it is None,
-        what was put in first.
+        The first pushes of an episode return `initial`, ``(columns,)``; if it is None, the first
+        values that were put in.
         """
         device, columns = env.device, sum(sizes)
         longest = max(delay.delay_max_lag for delay in delays)
@@ -51,7 +51,7 @@ class DelayLine:
             self._lags = env.buffer(f"{name}.lags", (len(kinds),), reset=None, dtype=torch.long)
 
     def push(self, values: Tensor) -> Tensor:
-        """Put in `values`, ``(num_envs, columns)``, and return what comes out, of that shape."""
+        """Put in `values`, ``(num_envs, columns)``; return the delayed ones, of that shape."""
         pushes, length = self._pushes.unsqueeze(1), self._ring.shape[1]
         if self._varies:
             self._draw(pushes)

@@ -1,4 +1,4 @@
-"""Which actuators drive a joint, tendon or site of a model, and what their controls are."""
+"""The actuators that drive a joint, tendon or site of a model, and the kinds of their controls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def target_limits(model: mujoco.MjModel, actuators: Sequence[int]) -> np.ndarray
 
 
 def control_of(model: mujoco.MjModel, actuator: int) -> str:
-    """What an actuator's control is: that of a ``position``, ``velocity`` or ``motor``."""
+    """The kind of an actuator's control: that of a ``position``, ``velocity`` or ``motor``."""
     if model.actuator_biastype[actuator] == mujoco.mjtBias.mjBIAS_DCMOTOR.value:
         spec, inputs = int(model.actuator_ctrlspec[actuator]), mujoco.mjtCtrlInput
         position, velocity = (spec & int(i) for i in (inputs.mjINPUT_POS, inputs.mjINPUT_VEL))

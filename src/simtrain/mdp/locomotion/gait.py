@@ -138,7 +138,7 @@ class GaitClock(CommandTerm):
         return self._lift
 
     def _show(self, runs: Tensor) -> None:
-        """Let what the clock tells follow its phase; `runs` is 1 where it does, else 0."""
+        """Update the values of the clock from its phase; `runs` is 1 where it runs, else 0."""
         angle, runs = self._phase * (2.0 * math.pi), runs.unsqueeze(1)
         torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
         self.command.mul_(runs)
@@ -183,7 +183,7 @@ class track_reference_joint_pos_exp:
 
 
 def _foot_on(env: Env, joint: str, sites: Entities) -> int:
-    """Which of the feet `sites` the `joint` carries."""
+    """Index of the foot in `sites` that the `joint` carries."""
     moved = env.model.joint(joint).bodyid[0]
     for place, name in enumerate(sites.names):
         body = env.model.site(name).bodyid[0]

@@ -232,7 +232,7 @@ def velocity_task(
 
 
 def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_height: float) -> None:
-    """What two legs need besides, in place: balance is learned while it steps.
+    """Add terms and settings for two legs, in place: balance is learned while the robot steps.
 
     A robot that can stand would learn to stand still, which is nearly as good at first. So it is
     held upright until it steps, and a step pays by how much its knees bend.
@@ -331,7 +331,7 @@ _DISCOUNT = 0.257
 
 @dataclass(frozen=True)
 class _Figures:
-    """What differs between robots on two legs and on more; the defaults are of four or more.
+    """Settings that differ between robots on two legs and on more; defaults are of four or more.
 
     They are those of the Go1 and the G1, at a scale that holds for any robot, see above.
     """

@@ -102,7 +102,7 @@ class MotionCommand(CommandTerm):
         self._names = clips[0].joint_names
         self._joints = find_joints(env.model, self._names, device)
         self.anchor_index = self.bodies.names.index(self.anchor)
-        """Its place among the bodies."""
+        """Index of the anchor among the bodies."""
         ids = [env.model.body(name).id for name in self.bodies.names]
         self._ids = torch.tensor(ids, device=device)
         root, places = env.base.body - 1, [i - 1 for i in ids]  # motions are without the world
@@ -264,7 +264,7 @@ class MotionCommand(CommandTerm):
         return [Frame(tuple(place), tuple(turn), _FRAME_LENGTH) for place, turn in poses]
 
     def _draw(self, mask: Tensor) -> Tensor:
-        """A frame for each environment, and what failed counted, in place."""
+        """Draw a frame for each environment; counts failures, in place."""
         env, bins = self._env, self._bins
         if self.sampling == "start":
             return self._starts[torch.arange(env.num_envs, device=env.device) % self._followed]
@@ -296,7 +296,7 @@ class MotionCommand(CommandTerm):
         return position, turn, linear, angular
 
     def _of(self, field: str) -> Tensor:
-        """A field of the bodies, matrices as such."""
+        """A field of the robot's bodies; ``xmat`` as 3 x 3 matrices."""
         rows = self._env.bind(field).index_select(1, self._ids)
         return rows.view(len(rows), -1, 3, 3) if field == "xmat" else rows
 
@@ -318,7 +318,7 @@ class MotionCommand(CommandTerm):
 
 
 class _Table:
-    """What motions are in each frame, one motion after the other, on the device."""
+    """Arrays of the frames of motions, one motion after the other, on the device."""
 
     def __init__(self, arrays: list[tuple[np.ndarray, ...]], device: torch.device) -> None:
         joined = [torch.as_tensor(np.concatenate(parts)) for parts in zip(*arrays, strict=True)]
@@ -334,7 +334,7 @@ class _Table:
 def _with_matrices(
     pos: np.ndarray, quat: np.ndarray, *velocities: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """The same with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
+    """The arrays with rotation matrices, ``(frames, bodies, 3, 3)``, for quaternions."""
     from scipy.spatial.transform import Rotation  # slow to import, and only motions need it
 
     rotation = Rotation.from_quat(quat.reshape(-1, 4), scalar_first=True)
@@ -348,7 +348,7 @@ class _Bins:
     def __init__(
         self, lengths: list[int], frames: float, kernel: int, decay: float, device: torch.device
     ) -> None:
-        """Of motions of `lengths` frames, with about `frames` in each."""
+        """Divide motions of `lengths` frames into bins of about `frames`."""
         starts, sizes, of_frame, kernels, first, before = [], [], [], [], 0, 0
         for length in lengths:
             number = max(1, round((length - 1) / frames))

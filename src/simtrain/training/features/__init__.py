@@ -57,4 +57,4 @@ class Feature(AbstractContextManager["Feature"]):
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from the result of `state`."""

@@ -1,1 +1,1 @@
-"""A population of trainings: what evolves, selection, mutation, and records."""
+"""A population of trainings: hyper-parameters, selection, mutation, and records."""

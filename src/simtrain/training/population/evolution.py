@@ -48,7 +48,7 @@ class HyperParameter:
     low: float
     high: float
     scale: Scale = "linear"
-    """What is drawn uniformly: the value, its logarithm, or the logarithm of 1 minus it."""
+    """Uniformly drawn number: the value, its logarithm, or the logarithm of 1 minus it."""
     is_whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -135,7 +135,7 @@ def hyper_parameters(config: TrainConfig) -> tuple[HyperParameter, ...]:
     """The numbers that evolve; ConfigError if one is unknown, is fixed, or has invalid bounds."""
     if not config.population_mutate:
         unused = "learning-rate" if config.ppo.schedule == "adaptive" else "desired-kl"
-        own = [each for each in _DEFAULTS if each.flag.startswith(_algorithm(config))]
+        own = [p for p in _DEFAULTS if p.flag.startswith(_algorithm(config))]
         return tuple(default for default in own if default.flag != f"ppo.{unused}")
     return tuple(_parse(config, words) for words in config.population_mutate)
 

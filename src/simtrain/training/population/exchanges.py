@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What a member sends to the others in an exchange."""
+    """The data that a member sends to the others in an exchange."""
 
     settings: Settings
     candidate: Candidate
