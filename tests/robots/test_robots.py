@@ -156,6 +156,78 @@ def test_attributes_that_mjcf_had_are_left_out(tmp_path: Path) -> None:
         robot_of(never, tmp_path)
 
 
+def test_what_is_added_ignores_the_defaults_of_the_model(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    plain = prepared_of(text, tmp_path)
+    defaults = '<default><motor gear="7" ctrlrange="-1 1"/>'
+    defaults += '<geom group="3" priority="2" friction="0.3 0.1 0.1" margin="0.05"/></default>'
+    model = prepared_of(without(text, "<worldbody>", f"{defaults}<worldbody>"), tmp_path).model
+    assert (model.actuator_gear[:, 0] == 1.0).all()
+    np.testing.assert_allclose(model.actuator_forcerange, plain.model.actuator_forcerange)
+    np.testing.assert_allclose(model.actuator_gainprm, plain.model.actuator_gainprm, rtol=0.1)
+
+
+def test_the_floor_is_that_of_the_scene(tmp_path: Path) -> None:
+    default = '<default><geom group="3" priority="2" friction="0.3" solref="0.1 1"/></default>'
+    text = without(quadruped(actuators=MOTORS), "<worldbody>", f"{default}<worldbody>")
+    assert new(["dog", "--model", str(model_file(text, tmp_path)), "--output", str(tmp_path)]) == 0
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "tasks/dog/scene.xml"))
+    floor = model.geom("floor")
+    assert (floor.group, floor.priority, floor.friction[0], floor.solref[0]) == (0, 0, 1.0, 0.02)
+
+
+def test_a_servo_of_speed_is_none_of_position(tmp_path: Path) -> None:
+    servo = r'<intvelocity joint="\1" kp="60" actrange="-3 3" forcerange="-25 25"'
+    text = re.sub(r'<motor name="...?" joint="(..)" ctrlrange="-1 1" gear=".."', servo, MOTORS)
+    prepared = prepared_of(quadruped(actuators=text), tmp_path)
+    assert {servo.kind for servo in prepared.robot.servos} == {"motor"}
+    assert check(prepared)[0].is_good
+
+
+def test_actuators_of_tendons_exert_no_force_at_home(tmp_path: Path) -> None:
+    motors = re.sub(r'joint="(..)" ctrl', r'tendon="t\1" ctrl', MOTORS)
+    joints = [f"{n}{j}" for n in "pqrs" for j in "abc"]
+    tendons = "".join(f'<fixed name="t{j}"><joint joint="{j}" coef="2"/></fixed>' for j in joints)
+    text = quadruped(actuators=motors, extra=f"<tendon>{tendons}</tendon>")
+    prepared = prepared_of(text, tmp_path)
+    of_tendons = [i for i in range(prepared.model.nu) if prepared.model.actuator(i).name[0] == "m"]
+    assert len(of_tendons) == 12
+    assert (prepared.ctrl[of_tendons] == 0.0).all()
+    assert check(prepared)[0].is_good
+
+
+def test_a_keyframe_in_degrees_is_not_used(tmp_path: Path) -> None:
+    legs = " ".join(["0 45 -90"] * 4)
+    key = f'<keyframe><key qpos="0 0 0.4 1 0 0 0 {legs}"/></keyframe>'
+    prepared = prepared_of(quadruped(actuators=MOTORS, extra=key), tmp_path)
+    assert any("keyframes are not used" in note for note in prepared.notes)
+    assert check(prepared)[0].is_good
+
+
+def test_a_moment_of_inertia_above_the_sum_of_the_others_is_told(tmp_path: Path) -> None:
+    text = without(
+        quadruped(actuators=MOTORS), 'diaginertia="0.1 0.2 0.2"', 'diaginertia="0.1 0.1 1"'
+    )
+    notes = read(model_file(text, tmp_path)).notes
+    assert any("moment of inertia of middle is more" in note for note in notes)
+    assert not read(model_file(quadruped(actuators=MOTORS), tmp_path)).notes
+
+
+def test_feet_lift_no_higher_than_their_joints_allow(tmp_path: Path) -> None:
+    text = quadruped(actuators=MOTORS)
+    free, stiff = (
+        gait(prepared_of(t, tmp_path)) for t in (text, text.replace('"-2.6 -0.3"', '"-1.7 1.7"'))
+    )
+    assert free.swing_height == pytest.approx(0.28 * 0.3, rel=0.2)
+    assert 0.0 < stiff.swing_height < 0.5 * free.swing_height
+
+
+def test_a_foot_is_named_once(tmp_path: Path) -> None:
+    source = read(model_file(quadruped(actuators=MOTORS), tmp_path))
+    with pytest.raises(ConfigError, match="--feet names the leg that ends at p2 more than once"):
+        inspect(source.spec, source.base, feet=("p2", "q2", "r2", "s2", "p2"))
+
+
 def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path: Path) -> None:
     text = quadruped(actuators=MOTORS)
     start = text.index('<body name="q2"')

@@ -85,7 +85,11 @@ def new(arguments: Sequence[str]) -> int:
         print(path)
     if not written:
         print("nothing to write: all files are there, as they would be written")
-    enter = f"cd {shlex.quote(str(folder))} && uv sync\n" if is_project else ""
+    enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))}\n"
+    if is_project:
+        enter = f"cd {shlex.quote(str(folder))} && uv sync\n"
+        if "simtrain" not in (folder / "pyproject.toml").read_text():
+            print(f"{folder / 'pyproject.toml'} was there: add simtrain to its dependencies")
     print(f"\n{enter}uv run train {tasks_of(prepared, names[0])[0]}")
     return DONE
 

@@ -21,6 +21,8 @@ _SPEEDS = {2: ((-0.2, 0.4), (-0.12, 0.12)), 4: ((-0.6, 0.6), (-0.3, 0.3))}
 _STEP, _SHARE = 0.25, 0.3
 """Least action scale of added servos down to the knees of two legs, rad, and the most torque that
 it exerts, as a fraction of weight times hip height."""
+_REACHED = 0.9
+"""Fraction of the height of the swing that counts as reached."""
 _LARGEST = 0.8
 """Largest action scale, rad."""
 _TURNS = {2: 0.18, 4: 0.17}
@@ -52,15 +54,16 @@ def gait(prepared: Prepared) -> Gait:
     swing = round(_SWING[legs] * height, 3)
     (back, ahead), (right, left) = _SPEEDS[legs]
     turn = round(_TURNS[legs] * rate, 1)
+    bend, reached = _bend(prepared, swing)
     return Gait(
         offsets=_offsets(prepared),
-        bend=_bend(prepared, swing),
+        bend=bend,
         action_scale=_action_scale(prepared, legs),
         lin_vel_x=(round(back * speed, 1), round(ahead * speed, 1)),
         lin_vel_y=(round(right * speed, 1), round(left * speed, 1)),
         ang_vel_z=(-turn, turn),
         frequency=round(step_rate(robot, height), 1),
-        swing_height=swing,
+        swing_height=swing if reached > _REACHED * swing else round(reached, 3),
         sole=round(float(np.mean([foot.radius for foot in robot.feet])), 4),
         mirror=mirror_patterns(robot),
     )
@@ -80,17 +83,20 @@ def _offsets(prepared: Prepared) -> tuple[float, ...]:
     return tuple(offsets.tolist())
 
 
-def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
-    """The smallest changes of joints that lift each foot by `swing`, rad."""
+def _bend(prepared: Prepared, swing: float) -> tuple[dict[str, float], float]:
+    """The smallest changes of joints that lift each foot by `swing`, rad, and the height, m, that
+    all feet reach within the ranges of the joints."""
     model, robot, home = prepared.model, prepared.robot, prepared.home
     bends: dict[str, float] = {}
+    lowest = swing
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         data = at(model, home)
         names = pitch_joints(model, data, leg) or list(leg.joints)
         places = [model.joint(name).qposadr[0] for name in names]
-        target = data.site(f"{foot.name}_sole").xpos + np.array([0.0, 0.0, swing])
-        guess = home[places]
+        sole = data.site(f"{foot.name}_sole")
+        target, guess = sole.xpos + np.array([0.0, 0.0, swing]), home[places]
         move_foot(model, data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
+        lowest = min(lowest, swing + float(sole.xpos[2] - target[2]))
         bends |= dict(zip(names, (data.qpos[places] - guess).tolist(), strict=True))
     signs = mirror_signs(model, robot)
     even = {
@@ -100,7 +106,7 @@ def _bend(prepared: Prepared, swing: float) -> dict[str, float]:
     lifting = {name: round(angle, 2) for name, angle in even.items() if abs(angle) > 0.02}
     if not lifting:
         raise ConfigError("the joints of the legs cannot lift the feet; name them with --feet")
-    return lifting
+    return lifting, lowest
 
 
 def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:

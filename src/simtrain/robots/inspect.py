@@ -129,7 +129,8 @@ def inspect(
 def first_servo(model: mujoco.MjModel, actuators: Sequence[int]) -> int | None:
     """The first of `actuators` that has position control."""
     is_affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
-    has_position = is_affine & (model.actuator_biasprm[:, 1] < 0.0)
+    is_integrated = model.actuator_dyntype == int(mujoco.mjtDyn.mjDYN_INTEGRATOR)  # of a speed
+    has_position = is_affine & ~is_integrated & (model.actuator_biasprm[:, 1] < 0.0)
     return next((i for i in actuators if has_position[i]), None)
 
 

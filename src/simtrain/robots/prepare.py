@@ -100,6 +100,8 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     spec, robot = face_forward(source, feet, end, notes)
     if move_motors(spec, robot, notes):
         robot = inspect(spec, robot.base, feet, end)
+    if spec.keys and not robot.has_keyframe:
+        notes.append("its keyframes are not used: none is upright with joints within their ranges")
     for key in list(spec.keys):
         spec.delete(key)
     _check_angles(spec, robot)

@@ -31,6 +31,7 @@ _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
 _FORMER = {"apirate", "convexhull", "mpr_iterations", "mpr_tolerance", "sensornoise"}
 """Attributes of MJCF that were removed from it, and on which nothing here depends."""
 _FOREIGN = rf"repeated element: 'material'|unrecognized attribute: '({'|'.join(sorted(_FORMER))})'"
+_ROUNDED = 1.01  # of a moment of inertia that is the sum of the others
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
     *("body_pos", "body_quat", "body_ipos", "body_mass", "body_inertia", "jnt_pos", "jnt_axis"),
@@ -284,7 +285,7 @@ def _mend_points(source: Source) -> None:
 
 def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
     """Remove the mass of URDF links without inertia, and replace impossible inertias."""
-    compiler, mended = source.spec.compiler, []
+    compiler, mended, balanced = source.spec.compiler, [], []
     for body in source.spec.bodies[1:]:
         if is_urdf and not body.explicitinertial:
             for geom in body.geoms:  # a link without inertia weighs nothing, whatever its shape
@@ -298,6 +299,11 @@ def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
             body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
             body.inertia = np.full(3, max(body.mass, 1e-3) * 1e-4)  # of a ball of 1.6 cm
             mended.append(body.name)
+        elif body.explicitinertial and moments[2] > _ROUNDED * (moments[0] + moments[1]):
+            balanced.append(body.name)
+    if balanced:
+        text = f"the largest moment of inertia of {', '.join(balanced[:5])}"
+        source.notes.append(f"{text} is more than the sum of the others: all are their mean")
     if mended:
         text = f"impossible inertias of {', '.join(mended[:5])}"
         source.notes.append(f"{text}: replaced by that of a ball of 1.6 cm")

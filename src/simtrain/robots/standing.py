@@ -54,6 +54,10 @@ def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
     if spec.bodies[1].joints and spec.bodies[1].joints[0].type == mujoco.mjtJoint.mjJNT_FREE:
         plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
         plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
+        # As in the scene, whatever the defaults of the model's main class are.
+        plane.condim, plane.priority, plane.friction = 3, 0, [1.0, 0.005, 0.0001]
+        plane.solref, plane.solimp = [0.02, 1.0], [0.9, 0.95, 0.001, 0.5, 2.0]
+        plane.margin = plane.gap = 0.0
     model = compiled(spec)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return model
@@ -134,8 +138,14 @@ def settled(
 def targets(
     model: mujoco.MjModel, qpos: np.ndarray, torques: np.ndarray | None = None
 ) -> np.ndarray:
-    """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`."""
-    ctrl: np.ndarray = at(model, qpos).actuator_length.copy()
+    """Targets of position servos with which they exert `torques` at `qpos`, `(nu,)`.
+
+    Other actuators, such as those of tendons, exert no force there.
+    """
+    length, gain = at(model, qpos).actuator_length, model.actuator_gainprm[:, 0]
+    own = model.actuator_biasprm[:, 0] + model.actuator_biasprm[:, 1] * length
+    acts = (model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)) & (gain != 0.0)
+    ctrl: np.ndarray = np.where(acts, -own / np.where(acts, gain, 1.0), 0.0)
     if torques is not None:
         actuators, joints = joint_actuators(model)
         stiffness = model.actuator_gainprm[actuators, 0] * model.actuator_gear[actuators, 0]
@@ -168,8 +178,7 @@ def move_motors(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> bool:
     actuators = list(spec.actuators)
     for name, share in zip(moved, back.T, strict=True):
         torque = float(share[share > 0.0] @ of_motors[share > 0.0])
-        motor = spec.add_actuator(name=name, target=name)
-        motor.trntype = mujoco.mjtTrn.mjTRN_JOINT
+        motor = _new_actuator(spec, name)
         if np.isfinite(torque):
             motor.forcelimited, motor.forcerange = 1, [-torque, torque]
     for column in np.flatnonzero((np.abs(turns) > _GEARED).any(axis=0)):
@@ -236,14 +245,14 @@ def add_servos(
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
             joint.armature = armature
-        actuator = spec.add_actuator(name=servo.joint, target=servo.joint)
-        actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
+        actuator = _new_actuator(spec, servo.joint)
         _set_gains(actuator, stiffness, inertia, joint)
         actuator.forcelimited, actuator.forcerange = 1, [-torque, torque]
         servos.append(replace(servo, kind="motor", stiffness=stiffness, torque=torque))
         added.append(servo.joint)
     for actuator in spec.actuators:
-        actuator.ctrllimited, actuator.inheritrange = 0, 0.0
+        if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
+            actuator.ctrllimited, actuator.inheritrange = 0, 0.0
     if is_weak:
         notes.append("a servo of the legs is too weak to follow their steps: all are replaced")
     if beside:
@@ -280,6 +289,16 @@ def _even_inertias(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> dic
     """`inertias`, the larger one of both sides, so that both sides get the same servo."""
     moved = inertias(model, home)
     return {name: max(moved[name], moved[robot.partners.get(name, name)]) for name in robot.joints}
+
+
+def _new_actuator(spec: mujoco.MjSpec, joint: str) -> mujoco.MjsActuator:
+    """An actuator of a joint, added in place, without the defaults of the model's main class."""
+    actuator = spec.add_actuator(name=joint, target=joint)
+    actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
+    actuator.gear = [1.0, *np.zeros(5)]
+    actuator.armature, actuator.damping = 0.0, np.zeros_like(actuator.damping)
+    actuator.delay, actuator.nsample, actuator.actlimited = 0.0, 0, 0
+    return actuator
 
 
 def _set_gains(

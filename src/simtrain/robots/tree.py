@@ -134,7 +134,11 @@ class Tree:
     def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
         """The limbs that are legs: those that end lowest, an even number, on both sides."""
         if feet:
-            return [self._limb_of(foot, limbs) for foot in feet]
+            legs = [self._limb_of(foot, limbs) for foot in feet]
+            twice = next((f for f, leg in zip(feet, legs, strict=True) if legs.count(leg) > 1), "")
+            if twice:
+                raise ConfigError(f"--feet names the leg that ends at {twice} more than once")
+            return legs
         bottom = (_LOW - 1.0) * self.scale
         low = [limb for limb in limbs if self.low[self.model.body(limb.end).id] < bottom]
         legs = [limb for limb in low if len(limb.joints) >= 2 and not self._hangs(limb)]
@@ -249,17 +253,22 @@ class Tree:
         return {model.joint(j).name: self.data.joint(j).qpos.copy() for j in joints}
 
     def _take_keyframe(self) -> bool:
-        """Set the first keyframe in which the robot is upright, or zeros within the ranges."""
+        """Set the first keyframe in which the robot is upright, or zeros within the ranges.
+
+        A keyframe with joints a turn beyond their ranges is not one: it may be in degrees.
+        """
         model, data = self.model, self.data
+        limited = (model.jnt_limited > 0) & (model.jnt_type >= _SLIDE)
+        at, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
         for key in range(model.nkey):
             mujoco.mj_resetDataKeyframe(model, data, key)
             mujoco.mj_kinematics(model, data)
-            if data.xmat[self.base][8] > 0.95 and np.abs(data.qpos).max() < _WILD:
+            beyond = np.abs(data.qpos[at] - np.clip(data.qpos[at], low, high)).max(initial=0.0)
+            is_wild = beyond > 2.0 * np.pi or np.abs(data.qpos).max() > _WILD
+            if data.xmat[self.base][8] > 0.95 and not is_wild:
                 return True
         mujoco.mj_resetData(model, data)
-        limited = (model.jnt_limited > 0) & (model.jnt_type >= _SLIDE)
-        at = model.jnt_qposadr[limited]
-        data.qpos[at] = np.clip(data.qpos[at], *model.jnt_range[limited].T)
+        data.qpos[at] = np.clip(data.qpos[at], low, high)
         return False
 
     def path(self, body: int) -> list[int]:
