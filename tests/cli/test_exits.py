@@ -35,9 +35,9 @@ INTERRUPTED = """if True:
     end_at_once_on_signals(signal.SIGINT)
     try:
         with interruptible():
-            os.kill(os.getpid(), signal.SIGINT)
-    except KeyboardInterrupt:
-        print("cleaned up")
+            os.kill(os.getpid(), signal.SIGNAL)
+    except BaseException as error:
+        print("cleaned up", repr(error))
     try:
         os.kill(os.getpid(), signal.SIGINT)
     except KeyboardInterrupt:
@@ -72,8 +72,12 @@ def _run(program: str, output: str = "", argument: str = "/dev/null") -> tuple[i
     return result.returncode, result.stdout, result.stderr
 
 
-def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once():
-    assert _run(INTERRUPTED) == (130, "cleaned up\n", "")
+@pytest.mark.parametrize(
+    ("name", "error"), [("INT", "KeyboardInterrupt()"), ("TERM", "SystemExit(143)")]
+)
+def test_what_is_interruptible_is_cleaned_up_and_the_rest_ends_at_once(name, error):
+    program = INTERRUPTED.replace("signal.SIGNAL", f"signal.SIG{name}")
+    assert _run(program) == (130, f"cleaned up {error}\n", "")
 
 
 def test_a_mistake_of_the_program_keeps_its_traceback():

@@ -64,12 +64,20 @@ def end_at_once_on_signals(*signals: Signals) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, Ctrl-C is a KeyboardInterrupt: half a file is removed, a terminal gets its cursor."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Within, stop signals raise: half a file is removed, a terminal gets its cursor."""
+    stops = [number for number in heeded_signals() if number != Signals.SIGUSR1]
+    before = {number: signal.signal(number, _raise) for number in stops}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(exit_code(Signals(number)))
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
