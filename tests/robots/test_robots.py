@@ -27,9 +27,10 @@ from simtrain.errors import ConfigError
 from simtrain.robots.check import check
 from simtrain.robots.gait import gait
 from simtrain.robots.inspect import inspect
+from simtrain.robots.kinematics import inertias
 from simtrain.robots.prepare import Prepared
 from simtrain.robots.read import read
-from simtrain.robots.standing import Guided, inertias, targets
+from simtrain.robots.standing import Guided, targets
 
 GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
 

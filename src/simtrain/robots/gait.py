@@ -10,9 +10,8 @@ import numpy as np
 
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot
-from simtrain.robots.kinematics import at, down_to, mirror_signs, move_foot, pitch_joints
+from simtrain.robots.kinematics import at, down_to, inertias, mirror_signs, move_foot, pitch_joints
 from simtrain.robots.prepare import Prepared, step_rate, swing_rate
-from simtrain.robots.standing import inertias
 
 _SWING = {2: 0.145, 4: 0.28}
 """Height of the swing, as a fraction of the hip height, for two legs and for more."""

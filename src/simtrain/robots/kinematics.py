@@ -234,6 +234,14 @@ def bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
     return best_home
 
 
+def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
+    """The inertia that each joint moves at `home` while all others are held, kg m^2 or kg."""
+    matrix = np.empty((model.nv, model.nv))
+    mujoco.mj_fullM(model, at(model, home), matrix)
+    joints = [model.joint(number) for number in range(model.njnt)]
+    return {joint.name: float(matrix[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
+
+
 def touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> set[tuple[int, ...]]:
     """Pairs of bodies that are in contact, by their numbers in ascending order."""
     return {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}

@@ -27,6 +27,7 @@ from simtrain.robots.kinematics import (
     pitch_joints,
     posed,
     symmetric,
+    touching_bodies,
 )
 from simtrain.robots.looks import add_looks
 from simtrain.robots.read import Source, compiled, refused
@@ -34,7 +35,6 @@ from simtrain.robots.standing import (
     CONTROL_STEP,
     add_servos,
     equilibrium,
-    leave_contacts,
     move_motors,
     on_ground,
     settled,
@@ -173,7 +173,7 @@ def _finish(
     # The solver does not converge in so few iterations with a larger ratio.
     option.impratio, option.iterations, option.ls_iterations = 1.0, 10, 20
     option.noslip_iterations = 0
-    touching = leave_contacts(spec, home)
+    touching = _leave_contacts(spec, home)
     home, ctrl = _at_rest(spec, robot, home)
     if robot.stance == 2:
         robot = stiffen(spec, robot, home, ctrl)
@@ -181,6 +181,23 @@ def _finish(
     timestep = float(spec.option.timestep)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
     return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
+
+
+def _leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Exclude pairs of bodies that touch each other at home, in place; the pairs.
+
+    Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
+    """
+    model = compiled(spec)
+    bodies = sorted(touching_bodies(model, at(model, home)))
+    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
+    for one, two in pairs:
+        spec.add_exclude(bodyname1=one, bodyname2=two)
+    for explicit in list(spec.pairs):
+        geoms = model.geom(explicit.geomname1), model.geom(explicit.geomname2)
+        if tuple(sorted(int(geom.bodyid[0]) for geom in geoms)) in bodies:
+            spec.delete(explicit)
+    return pairs
 
 
 def _at_rest(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

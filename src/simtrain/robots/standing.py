@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from simtrain.env.control.transmission import actuators_on, joint_actuators
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot, first_servo
-from simtrain.robots.kinematics import at, down_to, posed, touching_bodies, transmitted
+from simtrain.robots.kinematics import at, down_to, inertias, posed, transmitted
 from simtrain.robots.read import compiled
 from simtrain.robots.tree import Tree
 
@@ -342,31 +342,6 @@ def _carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
         arm = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[joint]))
         needed[name] = 9.81 * float(model.body_subtreemass[body]) * arm
     return needed
-
-
-def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
-    """The inertia that each joint moves at `home` while all others are held, kg m^2 or kg."""
-    matrix = np.empty((model.nv, model.nv))
-    mujoco.mj_fullM(model, at(model, home), matrix)
-    joints = [model.joint(number) for number in range(model.njnt)]
-    return {joint.name: float(matrix[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
-
-
-def leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Exclude pairs of bodies that touch each other at home, in place; the pairs.
-
-    Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
-    """
-    model = compiled(spec)
-    bodies = sorted(touching_bodies(model, at(model, home)))
-    pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
-    for one, two in pairs:
-        spec.add_exclude(bodyname1=one, bodyname2=two)
-    for explicit in list(spec.pairs):
-        geoms = model.geom(explicit.geomname1), model.geom(explicit.geomname2)
-        if tuple(sorted(int(geom.bodyid[0]) for geom in geoms)) in bodies:
-            spec.delete(explicit)
-    return pairs
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
