@@ -85,11 +85,10 @@ def new(arguments: Sequence[str]) -> int:
         print(path)
     if not written:
         print("nothing to write: all files are there, as they would be written")
+    if is_project and "simtrain" not in (folder / "pyproject.toml").read_text():
+        print(f"{folder / 'pyproject.toml'} was there: add simtrain to its dependencies")
     enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))}\n"
-    if is_project:
-        enter = f"cd {shlex.quote(str(folder))} && uv sync\n"
-        if "simtrain" not in (folder / "pyproject.toml").read_text():
-            print(f"{folder / 'pyproject.toml'} was there: add simtrain to its dependencies")
+    enter += "uv sync\n" if is_project else ""
     print(f"\n{enter}uv run train {tasks_of(prepared, names[0])[0]}")
     return DONE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -18,6 +19,10 @@ from simtrain.robots.tree import Tree
 
 CONTROL_STEP = 0.02
 """Time between two actions, s."""
+FLOOR: dict[str, Any] = dict.fromkeys(("group", "priority", "margin", "gap"), 0)
+FLOOR |= {"size": [0.0, 0.0, 0.05], "contype": 1, "conaffinity": 1, "condim": 3}
+FLOOR |= {"friction": [1, 0.005, 0.0001], "solref": [0.02, 1], "solimp": [0.9, 0.95, 0.001, 0.5, 2]}
+"""Attributes of the floor: MuJoCo's own defaults, not those of the model's main class."""
 _STEPS = (0.01, 0.005, 0.004, 0.0025, 0.002, 0.001)
 """Physics steps to choose from, s; each divides a control step."""
 _SAME_MOTION = 0.1
@@ -52,12 +57,7 @@ def on_ground(spec: mujoco.MjSpec) -> mujoco.MjModel:
     """The model of `spec` on a plane, if it floats; what is not stable ends with NaN."""
     spec = spec.copy()
     if spec.bodies[1].joints and spec.bodies[1].joints[0].type == mujoco.mjtJoint.mjJNT_FREE:
-        plane = spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE)
-        plane.size, plane.contype, plane.conaffinity = [0.0, 0.0, 0.05], 1, 1
-        # As in the scene, whatever the defaults of the model's main class are.
-        plane.condim, plane.priority, plane.friction = 3, 0, [1.0, 0.005, 0.0001]
-        plane.solref, plane.solimp = [0.02, 1.0], [0.9, 0.95, 0.001, 0.5, 2.0]
-        plane.margin = plane.gap = 0.0
+        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, **FLOOR)
     model = compiled(spec)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return model

@@ -25,6 +25,7 @@ from simtrain.robots.kinematics import at
 from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 from simtrain.robots.read import refused
+from simtrain.robots.standing import FLOOR
 from simtrain.view.opengl import RenderingError
 
 _WIDTH = 99
@@ -97,7 +98,11 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
     test.parent.mkdir()
     _write_model(prepared, task, name)
     extent = 1.5 * (float(prepared.home[2]) if prepared.robot.legs else _reach(prepared))
-    scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent)
+    floor = " ".join(
+        f'{key}="{" ".join(f"{v:g}" for v in np.atleast_1d(value))}"'
+        for key, value in FLOOR.items()
+    )
+    scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent, floor=floor)
     (task / "scene.xml").write_text(scene)
     model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
     figures = gait(prepared) if prepared.robot.legs else None
