@@ -102,6 +102,7 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
         f'{key}="{" ".join(f"{v:g}" for v in np.atleast_1d(value))}"'
         for key, value in FLOOR.items()
     )
+    floor = fill(floor, _WIDTH - 6, break_on_hyphens=False).replace("\n", "\n      ")
     scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent, floor=floor)
     (task / "scene.xml").write_text(scene)
     model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
