@@ -816,6 +816,11 @@ def test_the_command_to_type_has_the_name_and_the_model_that_were_given(words, c
         new(words.split())
 
 
+def test_a_project_is_its_own_folder() -> None:
+    with pytest.raises(ConfigError, match="say one of them"):
+        new(["spot", "--model", "spot.xml", "--project", "a", "--output", "b"])
+
+
 def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_path: Path) -> None:
     base = '<worldbody><body name="base"><geom type="cylinder" size="0.05 0.06"/>'
     on_a_base = ARM.replace("<worldbody>", base).replace("</worldbody>", "</body></worldbody>")

@@ -50,6 +50,8 @@ def new(arguments: Sequence[str]) -> int:
         name = next((n for n in names if n != given), "<name>")
         model = shlex.quote(str(given or "robot.xml"))
         raise ConfigError(f"say `uv run simtrain new {name} --model {model}`")
+    if config.project is not None and config.output != Path():
+        raise ConfigError("--project and --output are both folders for the files: say one of them")
 
     # Only now, so that help and mistakes above do not wait for MuJoCo.
     import mujoco
