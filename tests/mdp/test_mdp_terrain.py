@@ -276,6 +276,22 @@ def test_command_ranges_widen_with_the_steps():
         env.step(torch.zeros(1, 2))
 
 
+def test_more_environments_stand_after_some_steps():
+    curricula = {
+        "standing": CurriculumTermCfg(
+            mdp.standing_envs, command="velocity", share=1.0, after_steps=2
+        )
+    }
+    env = walker_env(4, curricula=curricula)
+    everywhere = torch.ones(4, dtype=torch.bool)
+    for share in (0.0, 0.0, 1.0):
+        env.curricula.compute(everywhere)
+        env.commands.terms["velocity"].resample(everywhere)
+        env.commands.terms["velocity"].update()
+        assert (env.command("velocity") == 0.0).all() == (share == 1.0)
+        env.step(torch.zeros(4, 2))
+
+
 def test_some_command_ranges_widen_after_some_steps_and_others_are_whole_from_the_start():
     params = {"start": 0.2, "after_steps": 2, "steps": 4, "ranges": ("lin_vel_x",)}
     ranges = CurriculumTermCfg(mdp.command_ranges, command="velocity", **params)

@@ -259,6 +259,9 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
     cfg.events["hold_upright"] = EventTermCfg(
         mdp.hold_upright, mode="step", part=0.5, rate=5.0, steps=3000
     )
+    cfg.curricula["standing"] = CurriculumTermCfg(
+        mdp.standing_envs, command="velocity", share=0.4, after_steps=_TWO_LEGS.calm_steps
+    )
     cfg.sim = SimCfg(iterations=6, ls_iterations=8)
     cfg.num_envs, cfg.max_iterations = 256, 800
     cfg.ppo = replace(

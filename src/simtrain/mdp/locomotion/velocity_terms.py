@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
 from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError, choices
+from simtrain.limits import Limits
 from simtrain.mdp.robot_state import base_velocity, find_command
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
@@ -59,8 +60,10 @@ class UniformVelocityCommand(CommandTerm):
         self.command = env.buffer("command", (3,), reset=None)
         self._drawn = env.buffer("drawn", (4,), reset=None)
         self._kinds = env.buffer("kinds", (3,), reset=None, dtype=torch.bool)
-        odds = (self.rel_heading_envs, self.rel_forward_envs, self.rel_standing_envs)
+        odds = (self.rel_heading_envs, self.rel_forward_envs)
         self._odds = torch.tensor(odds, device=env.device)
+        self.standing = torch.tensor([self.rel_standing_envs], device=env.device)
+        """Share of the environments that stands, ``(1,)``; `standing_envs` changes it."""
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
@@ -68,7 +71,8 @@ class UniformVelocityCommand(CommandTerm):
         drawn = torch.addcmul(self.low, random[:, :4], self.high - self.low)
         rows = mask.unsqueeze(1)
         torch.where(rows, drawn, self._drawn, out=self._drawn)
-        torch.where(rows, random[:, 4:7] < self._odds, self._kinds, out=self._kinds)
+        kinds = random[:, 4:7] < torch.cat((self._odds, self.standing))
+        torch.where(rows, kinds, self._kinds, out=self._kinds)
         if self.init_velocity_prob > 0.0:
             self._set_velocity(mask & (random[:, 7] < self.init_velocity_prob))
 
@@ -85,8 +89,7 @@ class UniformVelocityCommand(CommandTerm):
             ahead = self._kinds[:, 1]
             torch.where(ahead, self.command[:, 0].abs(), self.command[:, 0], out=self.command[:, 0])
             self.command[:, 1:].masked_fill_(ahead.unsqueeze(1), 0.0)
-        if self.rel_standing_envs > 0.0:
-            self.command.masked_fill_(self._kinds[:, 2:], 0.0)
+        self.command.masked_fill_(self._kinds[:, 2:], 0.0)
 
     def _set_velocity(self, mask: Tensor) -> None:
         """Give the base the commanded velocity, level and without any other, in `mask`."""
@@ -156,6 +159,26 @@ class command_ranges:
         bounds = torch.where(self._widened, self._full * part, self._full)
         self._term.low[:3], self._term.high[:3] = bounds
         return part
+
+
+class standing_envs:
+    """Change the share of environments that a `UniformVelocityCommand` lets stand to `share`.
+
+    It changes after `after_steps` control steps, when the robot has learned to walk: one that still
+    falls while it stands has few samples of standing, for its episodes end early.
+    """
+
+    def __init__(
+        self, env: Env, command: str, share: Annotated[float, Limits(0.0, 1.0)], after_steps: int
+    ) -> None:
+        term = find_command(env, command, UniformVelocityCommand)
+        self._first, self._then, self._after_steps = term.standing, share, after_steps
+        term.standing = self._share = env.variable("share", term.standing.clone())
+
+    def __call__(self, env: Env, mask: Tensor) -> Tensor:
+        """Set the share, in place, and return it, scalar."""
+        later = env.steps >= self._after_steps
+        return self._share.copy_(self._first.masked_fill(later, self._then)).mean()
 
 
 class terrain_levels:
