@@ -263,7 +263,7 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
         mdp.standing_envs, command="velocity", share=0.4, after_steps=_TWO_LEGS.calm_steps
     )
     cfg.sim = SimCfg(iterations=6, ls_iterations=8)
-    cfg.num_envs, cfg.max_iterations = 256, 800
+    cfg.num_envs, cfg.max_iterations = 256, 1600
     cfg.ppo = replace(
         cfg.ppo,
         actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
