@@ -60,10 +60,10 @@ class UniformVelocityCommand(CommandTerm):
         self.command = env.buffer("command", (3,), reset=None)
         self._drawn = env.buffer("drawn", (4,), reset=None)
         self._kinds = env.buffer("kinds", (3,), reset=None, dtype=torch.bool)
-        odds = (self.rel_heading_envs, self.rel_forward_envs)
-        self._odds = torch.tensor(odds, device=env.device)
-        self.standing = torch.tensor([self.rel_standing_envs], device=env.device)
-        """Share of the environments that stands, ``(1,)``; `standing_envs` changes it."""
+        odds = (self.rel_heading_envs, self.rel_forward_envs, self.rel_standing_envs)
+        self.odds = torch.tensor(odds, device=env.device)
+        """Shares that keep a heading, walk straight forward and stand; a curriculum may declare
+        them as its variable, and change them in place."""
 
     def resample(self, mask: Tensor) -> None:
         """See `CommandTerm.resample`."""
@@ -71,8 +71,7 @@ class UniformVelocityCommand(CommandTerm):
         drawn = torch.addcmul(self.low, random[:, :4], self.high - self.low)
         rows = mask.unsqueeze(1)
         torch.where(rows, drawn, self._drawn, out=self._drawn)
-        kinds = random[:, 4:7] < torch.cat((self._odds, self.standing))
-        torch.where(rows, kinds, self._kinds, out=self._kinds)
+        torch.where(rows, random[:, 4:7] < self.odds, self._kinds, out=self._kinds)
         if self.init_velocity_prob > 0.0:
             self._set_velocity(mask & (random[:, 7] < self.init_velocity_prob))
 
@@ -171,14 +170,14 @@ class standing_envs:
     def __init__(
         self, env: Env, command: str, share: Annotated[float, Limits(0.0, 1.0)], after_steps: int
     ) -> None:
-        term = find_command(env, command, UniformVelocityCommand)
-        self._first, self._then, self._after_steps = term.standing, share, after_steps
-        term.standing = self._share = env.variable("share", term.standing.clone())
+        self._odds = env.variable("odds", find_command(env, command, UniformVelocityCommand).odds)
+        self._first, self._then = self._odds[2].clone(), torch.tensor(share, device=env.device)
+        self._after_steps = after_steps
 
     def __call__(self, env: Env, mask: Tensor) -> Tensor:
         """Set the share, in place, and return it, scalar."""
         later = env.steps >= self._after_steps
-        return self._share.copy_(self._first.masked_fill(later, self._then)).mean()
+        return torch.where(later, self._then, self._first, out=self._odds[2])
 
 
 class terrain_levels:
