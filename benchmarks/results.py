@@ -42,9 +42,7 @@ This page shows how fast the shipped tasks are learned, and how good the policie
 - **A seed that did not meet the condition** counts as infinitely long in the median.
 - **The last policy** of each seed is evaluated again, with other starts and commands than those
   that ended its training: means with 95 % intervals.
-- **The figures belong to the named commit.** Since then, `go1-velocity-flat` and
-  `g1-velocity-flat` have delays, larger commands and no velocity of the base among the policy's
-  observations: see [Robots that walk](walking.md).
+- **The figures belong to the named commit.**
 """
 
 
