@@ -29,8 +29,7 @@ class Point:
 
     def at(self, data: mujoco.MjData) -> np.ndarray:
         """Its position, m."""
-        there: np.ndarray = data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place
-        return there
+        return np.asarray(data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,11 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         ahead = upright[:, 0] - up * (upright[:, 0] @ up)
         ahead /= np.linalg.norm(ahead)
         below = leg.joints[leg.joints.index(model.joint(joint).name) + 1 :]
-        ankle_joints = [model.joint(name).id for name in below]
+        rolls = data.xaxis[[model.joint(name).id for name in below]] @ ahead
+        turn_costs = np.full(3, float(bool(foot.length)))
+        if not (np.abs(rolls) > _ROLLS).any():
+            # The base would have to be above the foot, because no joint of the ankle rolls it.
+            turn_costs[np.abs(frame.T @ ahead).argmax()] *= _NO_ANKLE_ROLL
         axes = np.stack((ahead, np.cross(up, ahead), up), axis=1)
         center = tip - foot.radius * up
         soles[side] = Sole(
@@ -133,7 +136,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             frame.T @ axes,
             (ankle - center) @ axes,
             foot.length,
-            bool(foot.length) * _turn_costs(frame.T @ axes, data.xaxis[ankle_joints] @ ahead),
+            turn_costs,
         )
         hips[side] = _fixed(data, base, hip).place
         ankles.append(_fixed(data, base, ankle).place)
@@ -163,25 +166,17 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     )
 
 
-def _turn_costs(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
-    """Parts of the costs of a sole's rotation about the axes of its body, ``(3,)``.
-
-    Without an ankle joint that rolls it, the base would have to be above the foot. `rolls` says how
-    much each joint of the ankle does.
-    """
-    costs = np.ones(3)
-    if not (np.abs(rolls) > _ROLLS).any():
-        costs[np.abs(rotation[:, 0]).argmax()] = _NO_ANKLE_ROLL
-    return costs
-
-
 def _limb(
     model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
 ) -> tuple[tuple[Point, ...], int]:
     """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm; the middle joint."""
     joints = [model.joint(name).id for name in limb.joints]
     anchors, axes = data.xanchor[joints], data.xaxis[joints]
-    middle = _middle(model, data, limb, tip)
+    # The knee or elbow is the joint across the limb that is farthest from its ends.
+    above, below = np.linalg.norm(anchors - anchors[0], axis=1), tip - anchors
+    reach = np.linalg.norm(below, axis=1)
+    across = np.abs((axes * below).sum(axis=1)) < 0.6 * reach
+    middle = max(1, int((np.minimum(reach, above) * across).argmax()))
     start, bend = _center(anchors[:middle], axes[:middle]), anchors[middle]
     end = _center(anchors[middle + 1 :], axes[middle + 1 :]) if middle + 1 < len(joints) else tip
     if np.linalg.norm(end - bend) < _SHORT * np.linalg.norm(bend - start):
@@ -197,16 +192,6 @@ def _limb(
 def _fixed(data: mujoco.MjData, body: int, place: np.ndarray) -> Point:
     """The point of a body that is at `place` now."""
     return Point(body, (place - data.xpos[body]) @ data.xmat[body].reshape(3, 3))
-
-
-def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> int:
-    """The knee or elbow: the joint across the limb that is farthest from its ends."""
-    joints = [model.joint(name).id for name in limb.joints]
-    below = tip - data.xanchor[joints]
-    above = np.linalg.norm(data.xanchor[joints] - data.xanchor[joints[0]], axis=1)
-    reach = np.linalg.norm(below, axis=1)
-    across = np.abs((data.xaxis[joints] * below).sum(axis=1)) < 0.6 * reach
-    return max(1, int((np.minimum(reach, above) * across).argmax()))
 
 
 def _straight(
@@ -225,9 +210,7 @@ def _straight(
 
 def _center(anchors: np.ndarray, axes: np.ndarray) -> np.ndarray:
     """The point nearest to the axes of joints ``(n, 3)``, the center of a ball joint."""
-    normal, moment = 1e-3 * np.eye(3), 1e-3 * anchors.mean(axis=0)
-    for anchor, axis in zip(anchors, axes, strict=True):
-        across = np.eye(3) - np.outer(axis, axis)
-        normal, moment = normal + across, moment + across @ anchor
-    center: np.ndarray = np.linalg.solve(normal, moment)
-    return center
+    across = np.eye(3) - axes[:, :, None] * axes[:, None]
+    normal = 1e-3 * np.eye(3) + across.sum(axis=0)
+    moment = 1e-3 * anchors.mean(axis=0) + (across @ anchors[:, :, None]).sum(axis=0)[:, 0]
+    return np.asarray(np.linalg.solve(normal, moment))
