@@ -48,15 +48,19 @@ def transmitted(
     motor. Shape ``(joints, motors)``.
     """
     _, slopes = _equalities(model, at(model, qpos))
-    is_hinge = model.jnt_type[model.dof_jntid] != int(mujoco.mjtJoint.mjJNT_FREE)
-    free = is_hinge & ~np.isin(model.dof_jntid, joint_actuators(model)[1])
+    free = _loose(model, joint_actuators(model)[1])
     driving = slopes[:, model.jnt_dofadr[motors]]
     turns = np.zeros((model.nv, len(motors)))
     turns[free] = -np.linalg.pinv(slopes[:, free], rcond=1e-3) @ driving
     left = np.linalg.norm(slopes @ turns + driving, axis=0)
     turns[:, left > _BLOCKED * np.linalg.norm(driving, axis=0)] = 0.0
-    moved: np.ndarray = turns[model.jnt_dofadr[joints]]
-    return moved
+    return np.asarray(turns[model.jnt_dofadr[joints]])
+
+
+def _loose(model: mujoco.MjModel, held: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Whether degrees of freedom are neither of the base nor of the joints `held`, ``(nv,)``."""
+    is_free = model.jnt_type[model.dof_jntid] == int(mujoco.mjtJoint.mjJNT_FREE)
+    return np.asarray(~is_free & ~np.isin(model.dof_jntid, held))
 
 
 def _equalities(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
@@ -141,12 +145,7 @@ def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> Non
     """
     if not model.neq:
         return
-    driven = {model.joint(name).id for name in robot.leg_joints}
-    dofs = [
-        dof
-        for dof, joint in enumerate(model.dof_jntid)
-        if joint not in driven and model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE)
-    ]
+    dofs = _loose(model, [model.joint(name).id for name in robot.leg_joints])
     is_hinge = model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
     limited = np.flatnonzero(model.jnt_limited & is_hinge)
     places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
@@ -188,8 +187,7 @@ def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarr
             if is_clear(places, start + part * way) and is_clear(places, lowered):
                 break
         data.qpos[places] = lowered
-    lowered_home: np.ndarray = data.qpos.copy()
-    return lowered_home
+    return np.array(data.qpos)
 
 
 def _lowest(
@@ -206,32 +204,33 @@ def _lowest(
         mujoco.mj_comPos(model, data)
         return float(data.subtree_com[body, 2] / reach + 0.01 * np.sum((q - start) ** 2))
 
-    lowest: np.ndarray = minimize(height, start, bounds=list(zip(low, high, strict=True))).x
-    return lowest
+    return np.asarray(minimize(height, start, bounds=list(zip(low, high, strict=True))).x)
 
 
-def bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
-    """The pose, near the middle of the ranges, in which the tool can be moved most easily.
+def bent_arm(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
+    """Positions of a robot's keyframe, or those in which its tool can be moved most easily.
 
-    Poses with the fewest touching pairs of bodies are preferred: a fixed base and the first link
-    often touch in every pose, because MuJoCo excludes only contacts with a parent that moves.
+    These are near the middle of the ranges, with the fewest touching pairs of bodies: a fixed base
+    and the first link often touch in every pose, because MuJoCo excludes only contacts with a
+    parent that moves.
     """
+    data, site, (arm,) = posed(model, robot), model.site("tool").id, robot.arms
     dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
     places, *bounds = ranges(model, arm.joints)
     low, high = np.clip(bounds, -3.2, 3.2)
-    data, site = mujoco.MjData(model), model.site("tool").id
-    best, best_home = (-np.inf, 0.0), home
+    best, home = (-np.inf, 0.0), np.array(data.qpos)
     random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
-    for _ in range(300):
-        data.qpos[:] = home
+    for _ in range(0 if robot.has_keyframe else 300):
         data.qpos[places] = random.uniform(0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
         mujoco.mj_fwdPosition(model, data)
         mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
         ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
         quality = -len(touching_bodies(model, data)), ease
         if data.site_xpos[site, 2] > 0.05 and quality > best:
-            best, best_home = quality, data.qpos.copy()
-    return best_home
+            best, home = quality, np.array(data.qpos)
+    data.qpos[:] = home
+    close_loops(model, robot, data)
+    return np.array(data.qpos)
 
 
 def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
