@@ -107,12 +107,18 @@ def test_knees_bend_although_their_axes_are_opposite_to_those_of_the_hips(tmp_pa
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
 
 
-def test_a_keyframe_in_which_the_robot_lies_is_not_its_home(tmp_path: Path) -> None:
-    legs = " ".join(["0 1.3 -2.55"] * 4)
-    key = f'<keyframe><key qpos="0 0 0.1 1 0 0 0 {legs}"/></keyframe>'
+@pytest.mark.parametrize(
+    ("height", "leg", "is_pose"), [(0.1, "0 1.3 -2.55", True), (0.4, "0 45 -90", False)]
+)
+def test_a_keyframe_in_which_the_robot_lies_or_that_is_in_degrees_is_not_its_home(
+    height: float, leg: str, is_pose: bool, tmp_path: Path
+) -> None:
+    key = f'<keyframe><key qpos="0 0 {height} 1 0 0 0 {" ".join([leg] * 4)}"/></keyframe>'
     prepared = prepared_of(quadruped(extra=key), tmp_path)
-    assert prepared.robot.has_keyframe
+    assert prepared.robot.has_keyframe == is_pose
+    assert any("keyframes are not used" in note for note in prepared.notes) != is_pose
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+    assert "stands" not in off(prepared)
 
 
 @pytest.mark.parametrize("mesh", [b"version https://git-lfs.github.com/spec/v1", b"solid\nfacet"])
@@ -168,15 +174,6 @@ def test_what_is_added_ignores_the_defaults_of_the_model(tmp_path: Path) -> None
     np.testing.assert_allclose(model.actuator_gainprm, plain.model.actuator_gainprm, rtol=0.1)
 
 
-def test_the_floor_is_that_of_the_scene(tmp_path: Path) -> None:
-    default = '<default><geom group="3" priority="2" friction="0.3" solref="0.1 1"/></default>'
-    text = without(quadruped(), "<worldbody>", f"{default}<worldbody>")
-    assert new(["dog", "--model", str(model_file(text, tmp_path)), "--output", str(tmp_path)]) == 0
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "tasks/dog/scene.xml"))
-    floor = model.geom("floor")
-    assert (floor.group, floor.priority, floor.friction[0], floor.solref[0]) == (0, 0, 1.0, 0.02)
-
-
 def test_a_servo_of_speed_is_none_of_position(tmp_path: Path) -> None:
     servo = r'<intvelocity joint="\1" kp="60" actrange="-3 3" forcerange="-25 25"'
     text = re.sub(r'<motor name="...?" joint="(..)" ctrlrange="-1 1" gear=".."', servo, MOTORS)
@@ -194,14 +191,6 @@ def test_actuators_of_tendons_exert_no_force_at_home(tmp_path: Path) -> None:
     of_tendons = [i for i in range(prepared.model.nu) if prepared.model.actuator(i).name[0] == "m"]
     assert len(of_tendons) == 12
     assert (prepared.ctrl[of_tendons] == 0.0).all()
-    assert "stands" not in off(prepared)
-
-
-def test_a_keyframe_in_degrees_is_not_used(tmp_path: Path) -> None:
-    legs = " ".join(["0 45 -90"] * 4)
-    key = f'<keyframe><key qpos="0 0 0.4 1 0 0 0 {legs}"/></keyframe>'
-    prepared = prepared_of(quadruped(extra=key), tmp_path)
-    assert any("keyframes are not used" in note for note in prepared.notes)
     assert "stands" not in off(prepared)
 
 
@@ -490,12 +479,18 @@ def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) ->
     assert 0.7 < np.ptp(last) / 0.06 < 1.3
 
 
+def _prepared_biped(folder: Path) -> mujoco.MjSpec:
+    """Without the ellipsoids of inertias, which reach below its soles."""
+    spec = prepared_of(biped(), folder, "urdf").spec
+    for look in [geom for geom in spec.geoms if geom.group == 2]:
+        spec.delete(look)
+    return spec
+
+
 def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
     tmp_path: Path,
 ) -> None:
-    spec = prepared_of(biped(), tmp_path, "urdf").spec
-    for look in [geom for geom in spec.geoms if geom.group == 2]:
-        spec.delete(look)  # ellipsoids of inertias reach below the soles
+    spec = _prepared_biped(tmp_path)
 
     def scale(hips: float) -> tuple[float, float, float, str]:
         """Of a knee, whose servo remains; how slow a hip is; both hips' scale; a hip's servo."""
@@ -518,9 +513,7 @@ def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
 
 
 def test_actions_do_not_tip_stiff_feet(tmp_path: Path) -> None:
-    spec = prepared_of(biped(), tmp_path, "urdf").spec
-    for look in [geom for geom in spec.geoms if geom.group == 2]:
-        spec.delete(look)
+    spec = _prepared_biped(tmp_path)
     for joint in ("ju1", "jv1", "ju4", "jv4"):
         spec.actuator(joint).set_to_position(kp=1000.0, kv=10.0)
     prepared = prepared_of(spec.to_xml(), tmp_path)
@@ -784,21 +777,17 @@ ARM = """<mujoco><compiler angle="radian"/><worldbody><body name="a"><joint name
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "message"),
     [
-        ("", "<name> --model robot.xml"),
-        ("spot robots/spot.xml", "spot --model robots/spot.xml"),
-        ("--model spot.urdf", "<name> --model spot.urdf"),
+        ("", "new <name> --model robot.xml`"),
+        ("spot robots/spot.xml", "new spot --model robots/spot.xml`"),
+        ("--model spot.urdf", "new <name> --model spot.urdf`"),
+        ("spot --model spot.xml --project a --output b", "say one of them"),
     ],
 )
-def test_the_command_to_type_has_the_name_and_the_model_that_were_given(words, command) -> None:
-    with pytest.raises(ConfigError, match=f"new {command}`"):
+def test_a_mistaken_command_says_what_to_type(words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         new(words.split())
-
-
-def test_a_project_is_its_own_folder() -> None:
-    with pytest.raises(ConfigError, match="say one of them"):
-        new(["spot", "--model", "spot.xml", "--project", "a", "--output", "b"])
 
 
 def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_path: Path) -> None:
@@ -856,13 +845,16 @@ def test_defaults_of_the_model_neither_hide_the_ground_nor_need_its_materials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    off = '<default><geom contype="0" conaffinity="0" material="gone" type="mesh"/></default>'
-    text = quadruped(bits='contype="1" conaffinity="1" material=""', extra=off)
+    looks = 'material="gone" type="mesh" group="3" priority="2" friction="0.3" solref="0.1 1"'
+    default = f'<default><geom contype="0" conaffinity="0" {looks}/></default>'
+    text = quadruped(bits='contype="1" conaffinity="1" material=""', extra=default)
     model_file(text.replace('size="0.2 0.08', 'material="" size="0.2 0.08'), tmp_path)
     assert new(["dog", "--model", "robot.xml"]) == 0
     env = simtrain.make_env("dog-velocity-rough", num_envs=2, seed=0)
     assert env.model.geom("terrain").contype[0] == 1
     model = mujoco.MjModel.from_xml_path("tasks/dog/scene.xml")
+    floor = model.geom("floor")
+    assert (floor.group, floor.priority, floor.friction[0], floor.solref[0]) == (0, 0, 1.0, 0.02)
     data = at_home(model)
     height = data.qpos[2]
     mujoco.mj_step(model, data, 100)
