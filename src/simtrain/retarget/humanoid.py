@@ -48,10 +48,10 @@ class Sole:
     turn_costs: np.ndarray
     """Parts of the costs of its rotation about the axes of the body, ``(3,)``."""
 
-    def toe(self, model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+    def toe(self, data: mujoco.MjData) -> np.ndarray:
         """Position of its front end, m."""
         front = self.center + self.rotation @ np.array([self.length / 2.0, 0.0, 0.0])
-        return Point(model.body(self.body).id, front).at(data)
+        return Point(data.body(self.body).id, front).at(data)
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         body, side = model.body(foot.body).id, foot.name
         frame = data.xmat[body].reshape(3, 3)
         tip = Point(body, foot.center).at(data)
-        points, joint = _limb(model, data, leg, tip)
+        points, joint = _limb(data, leg, tip)
         hip, knee, ankle = (point.at(data) for point in points)
         segments |= {f"{side}_knee": points[:2], f"{side}_ankle": points[1:]}
         leg_length += float(np.linalg.norm(knee - hip) + np.linalg.norm(ankle - knee)) / 2.0
-        straight, sign = _straight(model, data, joint, hip, ankle)
+        straight, sign = _straight(data, joint, hip, ankle)
         nearly = np.clip(straight + sign * _FROM_STRAIGHT, *ranges[joint])
         ranges[joint] = sorted((nearly, ranges[joint, int(sign > 0.0)]))
         home[model.jnt_qposadr[joint]] = np.clip(straight + sign * _BENT, *ranges[joint])
@@ -148,7 +148,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             continue
         arm = max(its, key=lambda arm: len(arm.joints) + abs(arm.place[1]))
         tip = Point(model.body(arm.end).id, tree.tool(arm)).at(data)
-        points, _ = _limb(model, data, arm, tip)
+        points, _ = _limb(data, arm, tip)
         segments |= {f"{side}_elbow": points[:2], f"{side}_wrist": points[1:]}
         chest = points[0].body
     return Humanoid(
@@ -166,10 +166,9 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     )
 
 
-def _limb(
-    model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
-) -> tuple[tuple[Point, ...], int]:
+def _limb(data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> tuple[tuple[Point, ...], int]:
     """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm; the middle joint."""
+    model = data.model
     joints = [model.joint(name).id for name in limb.joints]
     anchors, axes = data.xanchor[joints], data.xaxis[joints]
     # The knee or elbow is the joint across the limb that is farthest from its ends.
@@ -195,9 +194,10 @@ def _fixed(data: mujoco.MjData, body: int, place: np.ndarray) -> Point:
 
 
 def _straight(
-    model: mujoco.MjModel, data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
+    data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
 ) -> tuple[float, float]:
     """The angle of the straight knee, rad, and the sign of the direction in which it bends."""
+    model = data.model
     axis, thigh, shank = data.xaxis[knee], data.xanchor[knee] - hip, ankle - data.xanchor[knee]
     thigh, shank = (vector - axis * (vector @ axis) for vector in (thigh, shank))
     bent = np.arctan2(axis @ np.cross(thigh, shank), thigh @ shank)

@@ -84,7 +84,7 @@ def _landmarks(
             if name.endswith(("knee", "elbow")):
                 at[above(name)].append(upper.at(data))
         for side, sole in robot.soles.items():
-            at[f"{side}_toe"].append(sole.toe(model, data))
+            at[f"{side}_toe"].append(sole.toe(data))
             if f"{side}_elbow" not in robot.segments:  # its chest's rotation is given
                 over = at[f"{side}_hip"][i] + robot.leg * turns[0, i, :, 2]
                 at[f"{side}_shoulder"].append(over)

@@ -90,11 +90,11 @@ def _bend(prepared: Prepared, swing: float) -> tuple[dict[str, float], float]:
     lowest = swing
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         data = at(model, home)
-        names = pitch_joints(model, data, leg) or list(leg.joints)
+        names = pitch_joints(data, leg) or list(leg.joints)
         places = [model.joint(name).qposadr[0] for name in names]
         sole = data.site(f"{foot.name}_sole")
         target, guess = sole.xpos + np.array([0.0, 0.0, swing]), home[places]
-        move_foot(model, data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
+        move_foot(data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
         lowest = min(lowest, swing + float(sole.xpos[2] - target[2]))
         bends |= dict(zip(names, (data.qpos[places] - guess).tolist(), strict=True))
     signs = mirror_signs(model, robot)
@@ -125,8 +125,7 @@ def _action_scale(prepared: Prepared) -> dict[str, float]:
     moved, data = inertias(model, prepared.home), at(model, prepared.home)
     rate = swing_rate(robot, height) if is_biped else 0.0
     hips, thighs = (
-        {name for leg in robot.legs for name in down_to(model, data, leg, number)}
-        for number in (1, 2)
+        {name for leg in robot.legs for name in down_to(data, leg, number)} for number in (1, 2)
     )
     slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips & own), default=0.0)
     scales: dict[str, float] = {}

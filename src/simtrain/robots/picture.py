@@ -40,7 +40,7 @@ def picture(prepared: Prepared, scene: mujoco.MjModel, figures: Gait | None) -> 
                 poses[1].qpos[scene.joint(name).qposadr[0]] += figures.bend.get(name, 0.0)
     for data in poses:
         mujoco.mj_kinematics(scene, data)
-        close_loops(scene, robot, data)
+        close_loops(data, robot)
         mujoco.mj_forward(scene, data)
     markers, opaque = list(_markers(prepared, scene, poses[0])), scene.geom_rgba.copy()
     columns = []
@@ -111,6 +111,6 @@ class PosesFilm:
         before, after = self._poses[int(pose)], self._poses[int(pose) + 1]
         self.data.qpos[:] = before + (after - before) * min(1.0, 2.0 * part)
         mujoco.mj_forward(self.model, self.data)
-        pairs = sorted(touching_bodies(self.model, self.data))
+        pairs = sorted(touching_bodies(self.data))
         touching = [" and ".join(self.model.body(body).name for body in pair) for pair in pairs]
         return [f"pose {int(pose) + 1} of {_POSES}", *(f"{t} touch each other" for t in touching)]

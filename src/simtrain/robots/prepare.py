@@ -163,7 +163,7 @@ def _leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, s
     Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
     """
     model = compiled(spec)
-    bodies = sorted(touching_bodies(model, at(model, home)))
+    bodies = sorted(touching_bodies(at(model, home)))
     pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
     for one, two in pairs:
         spec.add_exclude(bodyname1=one, bodyname2=two)
@@ -344,30 +344,28 @@ def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     data = posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     mujoco.mj_kinematics(model, data)
-    close_loops(model, robot, data)
+    close_loops(data, robot)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
         center = float(data.subtree_com[0, 0])
         for leg, foot in zip(robot.legs, robot.feet, strict=True):
-            _bend(model, data, robot, leg, foot, center)
+            _bend(data, robot, leg, foot, center)
     soles = [data.site(f"{foot.name}_sole").xpos[2] - foot.radius for foot in robot.feet]
     data.qpos[2] = -min(soles)
     return np.array(data.qpos)
 
 
-def _bend(
-    model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float
-) -> None:
+def _bend(data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float) -> None:
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
     If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the
     robot lies in it.
     """
-    pitch = pitch_joints(model, data, leg)
+    model, pitch = data.model, pitch_joints(data, leg)
     if len(pitch) < 2:
         return
     sole = data.site(f"{foot.name}_sole").xpos.copy()
-    anchors = [data.xanchor[model.joint(name).id].copy() for name in pitch]
+    anchors = [data.joint(name).xanchor.copy() for name in pitch]
     hip, last = anchors[0], anchors[-1]
     links = [float(np.linalg.norm(b - a)) for a, b in pairwise(anchors)]
     links.append(float(last[2] - sole[2] if foot.length else np.linalg.norm(last - sole)))
@@ -378,7 +376,7 @@ def _bend(
         part = _CROUCH[robot.stance]
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
-        signs = [np.sign(data.xaxis[model.joint(name).id, 1]) for name in pitch[:2]]
+        signs = [np.sign(data.joint(name).xaxis[1]) for name in pitch[:2]]
         for guess, bent in zip(guesses, (knee, -knee), strict=True):
             turns = signs * np.array([-bent / 2.0, bent])
             guess[[leg.joints.index(name) for name in pitch[:2]]] = turns
@@ -388,9 +386,9 @@ def _bend(
     tries = []
     for guess in guesses:
         at_length = {"guess": guess, "scale": length, "stay": 0.002}
-        cost = move_foot(model, data, robot, foot, leg.joints, target, **at_length)
-        forward = data.xanchor[model.joint(pitch[1]).id][0] > hip[0]
+        cost = move_foot(data, robot, foot, leg.joints, target, **at_length)
+        forward = data.joint(pitch[1]).xanchor[0] > hip[0]
         tries.append((round(cost, 5), forward != is_biped, tuple(data.qpos[places])))
     data.qpos[places] = min(tries)[2]
     mujoco.mj_kinematics(model, data)
-    close_loops(model, robot, data)
+    close_loops(data, robot)

@@ -268,7 +268,7 @@ def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarra
     model = compiled(spec)
     data, moved = at(model, home), _even_inertias(model, robot, home)
     servos, sag = {servo.joint: servo for servo in robot.servos}, {}
-    for name in {name for leg in robot.legs for name in down_to(model, data, leg, 2)}:
+    for name in {name for leg in robot.legs for name in down_to(data, leg, 2)}:
         if servos[name].kind != "position" and servos[name].torque > 0.0:
             place = model.jnt_qposadr[model.joint(name).id]
             sag[name] = 2.0 * abs(float(ctrl[model.actuator(name).id] - home[place]))

@@ -213,8 +213,8 @@ class Tree:
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
         geoms = np.flatnonzero(np.isin(model.geom_bodyid, welded)).tolist()
         geoms = [g for g in geoms if _collides(model, g)] or geoms
-        shapes = [(g, _surface(model, self.data, g, -self.up)) for g in geoms]
-        shapes = shapes or [(-1, _inertia_box(model, self.data, body))]
+        shapes = [(g, _surface(self.data, g, -self.up)) for g in geoms]
+        shapes = shapes or [(-1, _inertia_box(self.data, body))]
         owners = np.repeat([g for g, _ in shapes], [len(points) for _, points in shapes])
         points = self._in_base(np.concatenate([points for _, points in shapes]))
         lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
@@ -300,7 +300,7 @@ class Tree:
     def _points(self, body: int) -> np.ndarray:
         """Points on the surface of a body, and its position, in the world, ``(n, 3)``."""
         geoms = np.flatnonzero(self.model.geom_bodyid == body).tolist()
-        shapes = [_surface(self.model, self.data, geom, -self.up) for geom in geoms]
+        shapes = [_surface(self.data, geom, -self.up) for geom in geoms]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
     def _in_base(self, points: np.ndarray) -> np.ndarray:
@@ -343,10 +343,9 @@ def _radius(model: mujoco.MjModel, geom: int) -> float:
     return float(model.geom_size[geom, 0]) if model.geom_type[geom] in _ROUND else 0.0
 
 
-def _surface(
-    model: mujoco.MjModel, data: mujoco.MjData, geom: int, direction: np.ndarray
-) -> np.ndarray:
+def _surface(data: mujoco.MjData, geom: int, direction: np.ndarray) -> np.ndarray:
     """Points of a geom, including the farthest one in `direction`, in the world, ``(n, 3)``."""
+    model = data.model
     if model.geom_type[geom] == _MESH:
         mesh = model.geom_dataid[geom]
         first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
@@ -364,7 +363,7 @@ def inertia_sizes(model: mujoco.MjModel, body: int) -> np.ndarray:
     return np.asarray(np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0)
 
 
-def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> np.ndarray:
+def _inertia_box(data: mujoco.MjData, body: int) -> np.ndarray:
     """Corners of the box with a body's mass and inertia, in the world, ``(8, 3)``."""
-    half, frame = np.sqrt(3.0 * inertia_sizes(model, body)), data.ximat[body].reshape(3, 3)
+    half, frame = np.sqrt(3.0 * inertia_sizes(data.model, body)), data.ximat[body].reshape(3, 3)
     return np.asarray((_CORNERS * half) @ frame.T + data.xipos[body])
