@@ -27,10 +27,10 @@ _LEG = """
 </body>"""
 _BALL = '<geom type="sphere" size="0.02" pos="0 0 -0.2" {bits}/>'
 _PLACES = {"p": (0.2, 0.08), "q": (0.2, -0.08), "r": (-0.2, 0.08), "s": (-0.2, -0.08)}
+JOINTS = [f"{leg}{joint}" for leg in _PLACES for joint in "abc"]
 MOTORS = "".join(
-    f'<motor name="m{n}{j}" joint="{n}{j}" ctrlrange="-1 1" gear="{40 if j == "c" else 20}"/>'
-    for n in _PLACES
-    for j in "abc"
+    f'<motor name="m{j}" joint="{j}" ctrlrange="-1 1" gear="{40 if j[1] == "c" else 20}"/>'
+    for j in JOINTS
 )
 MOTORS = f"<actuator>{MOTORS}</actuator>"
 
@@ -121,6 +121,13 @@ def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
 def without(text: str, old: str, new: str) -> str:
     assert old in text
     return text.replace(old, new)
+
+
+def after(mark: str, text: str, old: str, new: str) -> str:
+    """The text with the first `old` after a mark replaced."""
+    before, text = text.split(mark, 1)
+    assert old in text
+    return before + mark + text.replace(old, new, 1)
 
 
 def home_of(prepared: Prepared, *joints: str) -> list[float]:
