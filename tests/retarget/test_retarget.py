@@ -17,11 +17,10 @@ from simtrain.cli.motion import motion
 from simtrain.errors import ConfigError
 from simtrain.motion.check import check_motion
 from simtrain.motion.clip import MotionClip, clip_of, qpos_of
-from simtrain.retarget.correct import correct
 from simtrain.retarget.humanoid import Humanoid, load_humanoid
 from simtrain.retarget.person import Person, find_landmarks, middle, person_of
 from simtrain.retarget.recording import read_recording
-from simtrain.retarget.solve import solve
+from simtrain.retarget.solve import correct, solve
 from simtrain.retarget.steps import targets_of
 
 _ROWS = "\n".join(f"0 {i} 0 0 0 {i} {i} 0 0" for i in range(60))

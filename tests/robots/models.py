@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import mujoco
 
+from simtrain.robots.check import check
 from simtrain.robots.inspect import Robot, inspect
 from simtrain.robots.prepare import Prepared, prepare
 from simtrain.robots.read import read
@@ -25,9 +27,15 @@ _LEG = """
 </body>"""
 _BALL = '<geom type="sphere" size="0.02" pos="0 0 -0.2" {bits}/>'
 _PLACES = {"p": (0.2, 0.08), "q": (0.2, -0.08), "r": (-0.2, 0.08), "s": (-0.2, -0.08)}
+JOINTS = [f"{leg}{joint}" for leg in _PLACES for joint in "abc"]
+MOTORS = "".join(
+    f'<motor name="m{j}" joint="{j}" ctrlrange="-1 1" gear="{40 if j[1] == "c" else 20}"/>'
+    for j in JOINTS
+)
+MOTORS = f"<actuator>{MOTORS}</actuator>"
 
 
-def quadruped(*, bits: str = "", actuators: str = "", world: str = "", extra: str = "") -> str:
+def quadruped(*, bits: str = "", actuators: str = MOTORS, world: str = "", extra: str = "") -> str:
     """MJCF of a quadruped of 16.4 kg, whose legs are called p, q, r and s."""
     legs = [
         _LEG.format(n=n, x=x, y=y, out=0.05 if y > 0 else -0.05, foot=_BALL.format(bits=bits))
@@ -46,15 +54,8 @@ def quadruped(*, bits: str = "", actuators: str = "", world: str = "", extra: st
 </mujoco>"""
 
 
-MOTORS = (
-    "<actuator>"
-    + "".join(
-        f'<motor name="m{n}{j}" joint="{n}{j}" ctrlrange="-1 1" gear="{gear}"/>'
-        for n in _PLACES
-        for j, gear in (("a", 20), ("b", 20), ("c", 40))
-    )
-    + "</actuator>"
-)
+bare = partial(quadruped, actuators="")
+"""The same without motors."""
 
 
 def _link(name: str, mass: float, shape: str = "", z: float = 0.0) -> str:
@@ -120,3 +121,20 @@ def model_file(text: str, folder: Path, suffix: str = "xml") -> Path:
 def without(text: str, old: str, new: str) -> str:
     assert old in text
     return text.replace(old, new)
+
+
+def after(mark: str, text: str, old: str, new: str) -> str:
+    """The text with the first `old` after a mark replaced."""
+    before, text = text.split(mark, 1)
+    assert old in text
+    return before + mark + text.replace(old, new, 1)
+
+
+def home_of(prepared: Prepared, *joints: str) -> list[float]:
+    """Positions of joints at home."""
+    return [float(at_home(prepared.model).joint(name).qpos[0]) for name in joints]
+
+
+def off(prepared: Prepared) -> dict[str, str]:
+    """What the check finds wrong, by row."""
+    return {finding.what: finding.text for finding in check(prepared) if not finding.is_good}

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 from robots.models import (
+    JOINTS,
     MOTORS,
+    after,
     at_home,
+    bare,
     biped,
+    home_of,
     model_file,
+    off,
     prepared_of,
     quadruped,
     robot_of,
@@ -36,7 +41,7 @@ GROUND = '<geom name="ground" type="plane" size="0 0 1"/>'
 
 
 def test_finds_the_legs_of_a_quadruped(tmp_path: Path) -> None:
-    robot = robot_of(quadruped(actuators=MOTORS), tmp_path)
+    robot = robot_of(quadruped(), tmp_path)
     assert robot.base == "middle"
     assert robot.mass == pytest.approx(16.4)
     assert [foot.name for foot in robot.feet] == ["FL", "FR", "RL", "RR"]
@@ -66,24 +71,21 @@ def test_finds_flat_feet_waist_and_arms_of_a_urdf(tmp_path: Path) -> None:
     [('contype="0" conaffinity="0"', GROUND), ('contype="2" conaffinity="4"', "")],
 )
 def test_every_foot_touches_the_ground(bits: str, world: str, tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(bits=bits, world=world), tmp_path)
-    findings = {finding.what: finding for finding in check(prepared)}
-    assert all(finding.is_good for finding in findings.values()), findings
-    assert findings["balance"].text.startswith("3.0 s")
+    prepared = prepared_of(bare(bits=bits, world=world), tmp_path)
+    assert not off(prepared)
+    assert check(prepared)[1].text.startswith("3.0 s")
 
 
 def test_what_collides_with_the_other_foot_alone_is_no_sole(tmp_path: Path) -> None:
     both = 'conaffinity="1"/><geom type="box" size="0.01 0.01 0.02" pos="0 0 -0.2" '
-    prepared = prepared_of(
-        quadruped(bits=both + 'contype="4" conaffinity="4" priority="1"'), tmp_path
-    )
+    prepared = prepared_of(bare(bits=both + 'contype="4" conaffinity="4" priority="1"'), tmp_path)
     boxes = [geom for geom in prepared.spec.geoms if geom.contype == 4]
     assert len(boxes) == 4
     assert {(geom.conaffinity, geom.priority) for geom in boxes} == {(4, 0)}
 
 
 def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    prepared = prepared_of(quadruped(), tmp_path)
     data = at_home(prepared.model)
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
     for name, x in (("FL", 0.2), ("RR", -0.2)):
@@ -96,23 +98,29 @@ def test_stands_on_bent_legs_with_its_feet_below_its_hips(tmp_path: Path) -> Non
 
 
 def test_knees_bend_although_their_axes_are_opposite_to_those_of_the_hips(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     for leg, sign in (("p", -1), ("q", 1), ("r", -1), ("s", 1)):
         old = f'<joint name="{leg}c" axis="0 1 0" range="-2.6 -0.3"/>'
         text = without(text, old, f'<joint name="{leg}c" axis="0 {sign} 0" range="-2.6 2.6"/>')
     prepared = prepared_of(text, tmp_path)
-    home = dict(zip(prepared.robot.joints, prepared.home[7:], strict=True))
-    assert home["pc"] == pytest.approx(-home["qc"], abs=1e-3)
-    assert home["qc"] < -1.0
+    left, right = home_of(prepared, "pc", "qc")
+    assert left == pytest.approx(-right, abs=1e-3)
+    assert right < -1.0
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
 
 
-def test_a_keyframe_in_which_the_robot_lies_is_not_its_home(tmp_path: Path) -> None:
-    legs = " ".join(["0 1.3 -2.55"] * 4)
-    key = f'<keyframe><key qpos="0 0 0.1 1 0 0 0 {legs}"/></keyframe>'
-    prepared = prepared_of(quadruped(actuators=MOTORS, extra=key), tmp_path)
-    assert prepared.robot.has_keyframe
+@pytest.mark.parametrize(
+    ("height", "leg", "is_pose"), [(0.1, "0 1.3 -2.55", True), (0.4, "0 45 -90", False)]
+)
+def test_a_keyframe_in_which_the_robot_lies_or_that_is_in_degrees_is_not_its_home(
+    height: float, leg: str, is_pose: bool, tmp_path: Path
+) -> None:
+    key = f'<keyframe><key qpos="0 0 {height} 1 0 0 0 {" ".join([leg] * 4)}"/></keyframe>'
+    prepared = prepared_of(quadruped(extra=key), tmp_path)
+    assert prepared.robot.has_keyframe == is_pose
+    assert any("keyframes are not used" in note for note in prepared.notes) != is_pose
     assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+    assert "stands" not in off(prepared)
 
 
 @pytest.mark.parametrize("mesh", [b"version https://git-lfs.github.com/spec/v1", b"solid\nfacet"])
@@ -135,7 +143,7 @@ def test_a_urdf_may_have_points_as_soles_and_a_name_in_capitals(
     text = without(biped(), f'<origin xyz="0.03 0 -0.04"/><geometry>{box}', points)
     prepared = prepared_of(text, tmp_path, suffix)
     assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
     assert any("are balls of 5 mm" in note for note in prepared.notes)
 
 
@@ -149,7 +157,7 @@ def test_a_urdf_may_have_several_materials_in_a_shape(tmp_path: Path) -> None:
 
 def test_attributes_that_mjcf_had_are_left_out(tmp_path: Path) -> None:
     old = '<option apirate="100"><flag sensornoise="enable"/></option>'
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     robot = robot_of(without(text, "<worldbody>", f"{old}<worldbody>"), tmp_path)
     assert robot.partners == robot_of(text, tmp_path).partners
     never = without(text, "<worldbody>", '<option foo="1"/><worldbody>')
@@ -158,7 +166,7 @@ def test_attributes_that_mjcf_had_are_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_added_ignores_the_defaults_of_the_model(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     plain = prepared_of(text, tmp_path)
     defaults = '<default><motor gear="7" ctrlrange="-1 1"/>'
     defaults += '<geom group="3" priority="2" friction="0.3 0.1 0.1" margin="0.05"/></default>'
@@ -168,54 +176,34 @@ def test_what_is_added_ignores_the_defaults_of_the_model(tmp_path: Path) -> None
     np.testing.assert_allclose(model.actuator_gainprm, plain.model.actuator_gainprm, rtol=0.1)
 
 
-def test_the_floor_is_that_of_the_scene(tmp_path: Path) -> None:
-    default = '<default><geom group="3" priority="2" friction="0.3" solref="0.1 1"/></default>'
-    text = without(quadruped(actuators=MOTORS), "<worldbody>", f"{default}<worldbody>")
-    assert new(["dog", "--model", str(model_file(text, tmp_path)), "--output", str(tmp_path)]) == 0
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "tasks/dog/scene.xml"))
-    floor = model.geom("floor")
-    assert (floor.group, floor.priority, floor.friction[0], floor.solref[0]) == (0, 0, 1.0, 0.02)
-
-
 def test_a_servo_of_speed_is_none_of_position(tmp_path: Path) -> None:
     servo = r'<intvelocity joint="\1" kp="60" actrange="-3 3" forcerange="-25 25"'
     text = re.sub(r'<motor name="...?" joint="(..)" ctrlrange="-1 1" gear=".."', servo, MOTORS)
     prepared = prepared_of(quadruped(actuators=text), tmp_path)
     assert {servo.kind for servo in prepared.robot.servos} == {"motor"}
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_actuators_of_tendons_exert_no_force_at_home(tmp_path: Path) -> None:
     motors = re.sub(r'joint="(..)" ctrl', r'tendon="t\1" ctrl', MOTORS)
-    joints = [f"{n}{j}" for n in "pqrs" for j in "abc"]
-    tendons = "".join(f'<fixed name="t{j}"><joint joint="{j}" coef="2"/></fixed>' for j in joints)
+    tendons = "".join(f'<fixed name="t{j}"><joint joint="{j}" coef="2"/></fixed>' for j in JOINTS)
     text = quadruped(actuators=motors, extra=f"<tendon>{tendons}</tendon>")
     prepared = prepared_of(text, tmp_path)
     of_tendons = [i for i in range(prepared.model.nu) if prepared.model.actuator(i).name[0] == "m"]
     assert len(of_tendons) == 12
     assert (prepared.ctrl[of_tendons] == 0.0).all()
-    assert check(prepared)[0].is_good
-
-
-def test_a_keyframe_in_degrees_is_not_used(tmp_path: Path) -> None:
-    legs = " ".join(["0 45 -90"] * 4)
-    key = f'<keyframe><key qpos="0 0 0.4 1 0 0 0 {legs}"/></keyframe>'
-    prepared = prepared_of(quadruped(actuators=MOTORS, extra=key), tmp_path)
-    assert any("keyframes are not used" in note for note in prepared.notes)
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_a_moment_of_inertia_above_the_sum_of_the_others_is_told(tmp_path: Path) -> None:
-    text = without(
-        quadruped(actuators=MOTORS), 'diaginertia="0.1 0.2 0.2"', 'diaginertia="0.1 0.1 1"'
-    )
+    text = without(quadruped(), 'diaginertia="0.1 0.2 0.2"', 'diaginertia="0.1 0.1 1"')
     notes = read(model_file(text, tmp_path)).notes
     assert any("moment of inertia of middle is more" in note for note in notes)
-    assert not read(model_file(quadruped(actuators=MOTORS), tmp_path)).notes
+    assert not read(model_file(quadruped(), tmp_path)).notes
 
 
 def test_feet_lift_no_higher_than_their_joints_allow(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     free, stiff = (
         gait(prepared_of(t, tmp_path)) for t in (text, text.replace('"-2.6 -0.3"', '"-1.7 1.7"'))
     )
@@ -224,18 +212,16 @@ def test_feet_lift_no_higher_than_their_joints_allow(tmp_path: Path) -> None:
 
 
 def test_a_foot_is_named_once(tmp_path: Path) -> None:
-    source = read(model_file(quadruped(actuators=MOTORS), tmp_path))
+    source = read(model_file(quadruped(), tmp_path))
     with pytest.raises(ConfigError, match="--feet names the leg that ends at p2 more than once"):
         inspect(source.spec, source.base, feet=("p2", "q2", "r2", "s2", "p2"))
 
 
 def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS)
-    start = text.index('<body name="q2"')
-    shifted = text[start:].replace('pos="0 0 -0.2"', 'pos="0 0.04 -0.2"', 1)
-    shifted = shifted.replace('pos="0 0 -0.1"', 'pos="0 -0.04 -0.1"', 1)
-    shifted = shifted.replace('pos="0 0 -0.2"', 'pos="0 -0.04 -0.2"', 1)
-    robot = robot_of(text[:start] + shifted, tmp_path)
+    text = quadruped()
+    for place, shifted in (("-0.2", 0.04), ("-0.1", -0.04), ("-0.2", -0.04)):
+        text = after('"q2"', text, f'pos="0 0 {place}"', f'pos="0 {shifted} {place}"')
+    robot = robot_of(text, tmp_path)
     assert robot.partners["pc"] == "qc"
     assert robot.partners["qa"] == "pa"
 
@@ -243,31 +229,26 @@ def test_legs_are_pairs_although_their_frames_lie_elsewhere_on_the_axes(tmp_path
 @pytest.mark.parametrize("turn", ["hinge", "ball"])
 def test_slides_and_turns_of_the_base_are_a_free_joint(turn: str, tmp_path: Path) -> None:
     axes = ("1 0 0", "0 1 0", "0 0 1")
-    kinds = [("slide", i) for i in range(3)] + [
-        (turn, i) for i in range(3 if turn == "hinge" else 1)
-    ]
+    kinds = [("slide", 3), (turn, 3 if turn == "hinge" else 1)]
     joints = "".join(
-        f'<joint name="{kind}{i}" type="{kind}" axis="{axes[i]}"/>' for kind, i in kinds
+        f'<joint name="{kind}{i}" type="{kind}" axis="{axes[i]}"/>'
+        for kind, count in kinds
+        for i in range(count)
     )
     sensor = "jointpos" if turn == "hinge" else "ballquat"
     more = f'<sensor><{sensor} joint="{turn}0"/></sensor>'
     more = f'<actuator><motor joint="slide0"/></actuator>{more}'
-    text = quadruped(actuators=MOTORS, extra=more).replace('<freejoint name="root"/>', joints)
+    text = quadruped(extra=more).replace('<freejoint name="root"/>', joints)
     prepared = prepared_of(text, tmp_path)
     assert prepared.robot.trunk == ()
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_feet_point_ahead_although_a_hip_turns_about_two_axes_at_once(tmp_path: Path) -> None:
     text = biped()
     for side, sign in (("u", 1), ("v", -1)):
-        joint = f'<joint name="j{side}1"'
-        start = text.index(joint)
-        part = text[start:].replace('xyz="0 1 0"', f'xyz="0 0.7072 {-0.7070 * sign}"', 1)
-        text = text[:start] + part
-        hip, knee = f'<child link="{side}2"/>', 'xyz="1 0 0"'
-        start = text.index(hip)
-        text = text[:start] + text[start:].replace(knee, 'xyz="0 1 0"', 1)
+        text = after(f'"j{side}1"', text, '"0 1 0"', f'"0 0.7072 {-0.7070 * sign}"')
+        text = after(f'<child link="{side}2"/>', text, '"1 0 0"', '"0 1 0"')
     prepared = prepared_of(text, tmp_path, "urdf")
     data = at_home(prepared.model)
     for foot in prepared.robot.feet:
@@ -296,27 +277,24 @@ def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
 def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> None:
     text = re.sub("<collision>.*?</collision>", "", biped())
     for side in "uv":
-        start = text.index(f'<link name="{side}5">')
-        flat = 'ixx="0.0004" ixy="0" ixz="0" iyy="0.0021" iyz="0" izz="0.0024"'
-        inertia = '<inertia ixx="0.006" ixy="0" ixz="0" iyy="0.006" iyz="0" izz="0.006"'
-        text = text[:start] + text[start:].replace(inertia, f"<inertia {flat}", 1)
+        for axes, moment in (("ixx", 0.0004), ("iyy", 0.0021), ("izz", 0.0024)):
+            text = after(f'<link name="{side}5">', text, f'{axes}="0.006"', f'{axes}="{moment}"')
     prepared = prepared_of(text, tmp_path, "urdf")
     sole = prepared.model.geom("left_sole_0")
     assert sole.type == mujoco.mjtGeom.mjGEOM_BOX
     assert sorted(sole.size)[2] == pytest.approx(0.1, abs=0.005)
     assert prepared.robot.feet[0].length == pytest.approx(0.2, abs=0.01)
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_links_beside_a_leg_are_held_where_no_loop_holds_them(tmp_path: Path) -> None:
     rod = """<body name="rod" pos="0 0 -0.05"><joint name="rod" axis="0 1 0"/>
     <geom type="capsule" size="0.005" fromto="0 0 0 0.08 0 0" mass="0.05" contype="0"
     conaffinity="0"/></body>"""
-    text = quadruped(actuators=MOTORS)
-    text = text.replace('<body name="p2"', f'{rod}<body name="p2"')
+    text = without(quadruped(), '<body name="p2"', f'{rod}<body name="p2"')
     prepared = prepared_of(text, tmp_path)
     assert prepared.robot.legs[0].beside == ("rod",)
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 @pytest.mark.parametrize("place", ["0.2 0.3 0.7", "0 -0.08 0"])
@@ -333,20 +311,20 @@ def test_the_frame_of_the_base_may_lie_on_the_ground_or_aside(place: str, tmp_pa
     sides = [at_home(prepared.model).site(f"{side}_sole").xpos[1] for side in ("left", "right")]
     assert sum(sides) == pytest.approx(0.0, abs=0.01)
     assert any("frame of root is moved" in note for note in prepared.notes)
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_a_placeholder_of_a_joint_is_no_second_robot(tmp_path: Path) -> None:
     inertial = '<inertial mass="1e-3" pos="0 0 0" diaginertia="1e-3 1e-3 1e-3"/>'
     world = f'<body name="none" pos="0 0 20">{inertial}<joint name="none"/></body>'
     more = '<actuator><motor joint="none"/></actuator>'
-    robot = robot_of(quadruped(actuators=MOTORS, world=world, extra=more), tmp_path)
+    robot = robot_of(quadruped(world=world, extra=more), tmp_path)
     assert robot.base == "middle"
     assert "none" not in robot.joints
 
 
 def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
-    model = prepared_of(quadruped(actuators=MOTORS), tmp_path).model
+    model = prepared_of(quadruped(), tmp_path).model
     bones = model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE
     seen = [model.body(body).name for body in model.geom_bodyid[bones]]
     assert sorted(seen) == sorted(f"{n}{i}" for n in "pqrs" for i in range(3))
@@ -356,13 +334,13 @@ def test_links_without_shapes_are_seen_as_bones(tmp_path: Path) -> None:
 
 
 def test_parts_that_touch_at_home_part_although_the_model_pairs_them(tmp_path: Path) -> None:
-    text = quadruped(extra='<contact><pair geom1="trunk" geom2="hip"/></contact>')
+    text = bare(extra='<contact><pair geom1="trunk" geom2="hip"/></contact>')
     text = text.replace('<geom type="box" size="0.2', '<geom name="trunk" type="box" size="0.2')
     hip = '<geom name="hip" type="sphere" size="0.1" contype="0" conaffinity="0"/>'
     prepared = prepared_of(text.replace('<joint name="pa"', f'{hip}<joint name="pa"'), tmp_path)
     assert prepared.touching == (("middle", "p0"),)
     assert not prepared.model.npair
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
@@ -371,16 +349,12 @@ def test_a_biped_stands_on_flat_soles(tmp_path: Path) -> None:
     assert data.site("left_sole").xmat[8] == pytest.approx(1.0, abs=1e-4)
     assert data.joint("ju3").qpos[0] > 0.2
     assert data.joint("ju3").qpos == pytest.approx(data.joint("jv3").qpos, abs=1e-6)
-    first, *others = check(prepared)
-    assert first.is_good
-    assert all(finding.is_good for finding in others)
+    assert not off(prepared)
 
 
 def with_arms(roll: float, hips: str = "") -> str:
     """The biped with arms of shoulders that roll, turned outward by `roll`, and a shape of hips."""
-    text = biped()
-    end = text.index("</link>", text.index('<link name="hips">'))
-    text = text[:end] + hips + text[end:]
+    text = after('<link name="hips">', biped(), "</link>", f"{hips}</link>")
     stick = '<collision><origin xyz="0 0 -0.2"/><geometry><cylinder radius="0.03" length="0.4"/>'
     mesh = '<collision><geometry><mesh filename="package://x/arm.stl"/></geometry></collision>'
     text = without(text, mesh, f"{stick}</geometry></collision>")
@@ -415,9 +389,8 @@ def test_arms_that_are_stretched_out_hang_at_home_clear_of_the_rest(
 
 
 def test_arms_of_a_loop_stay_where_they_are(tmp_path: Path) -> None:
-    text = with_arms(1.57)
-    end = text.index("</joint>", text.index('<joint name="jv6"'))
-    text = f'{text[:end]}<mimic joint="ju6" multiplier="1"/>{text[end:]}'
+    mimic = '<mimic joint="ju6" multiplier="1"/></joint>'
+    text = after('<joint name="jv6"', with_arms(1.57), "</joint>", mimic)
     prepared = prepared_of(text, tmp_path, "urdf")
     assert prepared.model.neq == 1
     arm = at_home(prepared.model).body("u6")
@@ -437,13 +410,11 @@ def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> N
         low, high = sorted((-50.0 / gear, 60.0 / gear))
         least, most = sorted((-3.0 * gear, 2.0 * gear))
         servos = "".join(
-            f'<position joint="{n}{j}" kp="{kp}" kv="{kv}" forcerange="{low} {high}" gear="{gear}" '
+            f'<position joint="{j}" kp="{kp}" kv="{kv}" forcerange="{low} {high}" gear="{gear}" '
             f'ctrlrange="{least} {most}" armature="{0.02 / gear**2}"/>'
-            for n in "pqrs"
-            for j in "abc"
+            for j in JOINTS
         )
-        text = quadruped(actuators=f"<actuator>{servos}</actuator>")
-        return prepared_of(text, tmp_path)
+        return prepared_of(quadruped(actuators=f"<actuator>{servos}</actuator>"), tmp_path)
 
     plain, geared = made(80.0, 4.0, 1.0), made(20.0, 1.0, -2.0)
     assert geared.model.actuator_gear[:, 0] == pytest.approx(1.0)
@@ -456,7 +427,7 @@ def test_a_servo_behind_a_gear_gets_the_target_of_its_joint(tmp_path: Path) -> N
 
 def test_a_velocity_servo_beside_a_position_servo_is_damping(tmp_path: Path) -> None:
     def made(of_joint: str):
-        servos = "".join(of_joint.format(joint=f"{n}{j}") for n in "pqrs" for j in "abc")
+        servos = "".join(of_joint.format(joint=joint) for joint in JOINTS)
         sensors = '<sensor><actuatorfrc actuator="v_pa"/></sensor>' if "v_" in of_joint else ""
         text = quadruped(actuators=f"<actuator>{servos}</actuator>{sensors}")
         return prepared_of(text, tmp_path)
@@ -494,12 +465,18 @@ def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) ->
     assert 0.7 < np.ptp(last) / 0.06 < 1.3
 
 
+def _prepared_biped(folder: Path) -> mujoco.MjSpec:
+    """Without the ellipsoids of inertias, which reach below its soles."""
+    spec = prepared_of(biped(), folder, "urdf").spec
+    for look in [geom for geom in spec.geoms if geom.group == 2]:
+        spec.delete(look)
+    return spec
+
+
 def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
     tmp_path: Path,
 ) -> None:
-    spec = prepared_of(biped(), tmp_path, "urdf").spec
-    for look in [geom for geom in spec.geoms if geom.group == 2]:
-        spec.delete(look)  # ellipsoids of inertias reach below the soles
+    spec = _prepared_biped(tmp_path)
 
     def scale(hips: float) -> tuple[float, float, float, str]:
         """Of a knee, whose servo remains; how slow a hip is; both hips' scale; a hip's servo."""
@@ -522,9 +499,7 @@ def test_actions_are_larger_where_hips_swing_more_slowly_than_the_robot_steps(
 
 
 def test_actions_do_not_tip_stiff_feet(tmp_path: Path) -> None:
-    spec = prepared_of(biped(), tmp_path, "urdf").spec
-    for look in [geom for geom in spec.geoms if geom.group == 2]:
-        spec.delete(look)
+    spec = _prepared_biped(tmp_path)
     for joint in ("ju1", "jv1", "ju4", "jv4"):
         spec.actuator(joint).set_to_position(kp=1000.0, kv=10.0)
     prepared = prepared_of(spec.to_xml(), tmp_path)
@@ -541,12 +516,11 @@ def test_weak_servos_of_legs_are_replaced_and_rotors_have_inertia(tmp_path: Path
         )
 
     strong, weak = made(60.0), made(4.0)
-    kinds = {servo.kind for servo in strong.robot.servos}
-    assert kinds == {"position"}
+    assert {servo.kind for servo in strong.robot.servos} == {"position"}
     assert strong.model.actuator("mpb").gainprm[0] == 60.0
     rotor = strong.model.dof_armature[strong.model.joint("pb").dofadr[0]]
     assert 0.0 < rotor < 0.05
-    assert check(weak)[0].is_good
+    assert "stands" not in off(weak)
     follows = next(servo for servo in weak.robot.servos if servo.joint == "pb")
     assert follows.kind == "motor"
     assert follows.stiffness > 4.0 * 4.0
@@ -566,12 +540,9 @@ def test_a_joint_that_a_linkage_holds_gets_no_servo(tmp_path: Path) -> None:
     text = text.replace('range="-2.6 -0.3"', 'range="-1.7 0.6"')
     prepared = prepared_of(text, tmp_path)
     assert prepared.robot.legs[0].joints == ("pa", "pb")
-    assert {servo.joint for servo in prepared.robot.servos if servo.torque} == {
-        f"{n}{j}" for n in "pqrs" for j in "ab"
-    }
-    rows = {finding.what: finding for finding in check(prepared)}
-    assert rows["stands"].is_good, rows["stands"].text
-    assert rows["loops"].is_good, rows["loops"].text
+    driven = {servo.joint for servo in prepared.robot.servos if servo.torque}
+    assert driven == {joint for joint in JOINTS if joint[1] != "c"}
+    assert not off(prepared).keys() & {"stands", "loops"}
 
 
 def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
@@ -579,7 +550,7 @@ def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
     tarsus = """<body name="{n}3" pos="0 0 -0.2"><joint name="{n}d" axis="0 1 0" armature="0.05"/>
     <inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
     <geom type="sphere" size="0.02" pos="0 0 -0.2"/></body>"""
-    text, follows = quadruped(actuators=MOTORS), ""
+    text, follows = quadruped(), ""
     for n in "pqrs":
         text = text.replace(foot, tarsus.format(n=n), 1)
         follows += f'<joint joint1="{n}d" joint2="{n}c" polycoef="0 -2 0 0 0" solref="0.005 1"/>'
@@ -587,13 +558,8 @@ def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
     prepared = prepared_of(text, tmp_path)
     figures = gait(prepared)
     data = at_home(model := prepared.model)
-    height = data.site("FL_sole").xpos[2]
-    bend = figures.bend
-    for name, angle in {
-        "pb": bend.get("pb", 0.0),
-        "pc": bend["pc"],
-        "pd": -2.0 * bend["pc"],
-    }.items():
+    height, bend = data.site("FL_sole").xpos[2], {"pb": 0.0} | figures.bend
+    for name, angle in (("pb", bend["pb"]), ("pc", bend["pc"]), ("pd", -2.0 * bend["pc"])):
         data.joint(name).qpos += angle
     mujoco.mj_kinematics(model, data)
     assert data.site("FL_sole").xpos[2] - height == pytest.approx(figures.swing_height, rel=0.1)
@@ -602,7 +568,7 @@ def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
 def test_the_physics_step_is_fine_enough_for_a_robot_that_falls(tmp_path: Path) -> None:
     trunk = 'size="0.2 0.08 0.05" contype="0" conaffinity="0"'  # touches nothing at home
     stiff = 'size="0.2 0.08 0.05" priority="1" solref="-1e6 -100" solimp="0.99 0.999 0.001"'
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     assert prepared_of(text, tmp_path).model.opt.timestep == 0.01
     assert prepared_of(without(text, trunk, stiff), tmp_path).model.opt.timestep <= 0.004
 
@@ -610,7 +576,7 @@ def test_the_physics_step_is_fine_enough_for_a_robot_that_falls(tmp_path: Path) 
 def test_a_motor_that_drives_a_knee_by_a_gear_acts_on_the_knee(tmp_path: Path) -> None:
     gear = """<body name="{n}g" pos="0 0.03 0"><joint name="{n}g" axis="0 1 0" armature="0.005"/>
     <geom type="sphere" size="0.01" mass="0.05" contype="0" conaffinity="0"/></body>"""
-    text, gears = re.sub('joint="(.)c" ctrl', r'joint="\1g" ctrl', quadruped(actuators=MOTORS)), ""
+    text, gears = re.sub('joint="(.)c" ctrl', r'joint="\1g" ctrl', quadruped()), ""
     for n in "pqrs":
         text = text.replace(shank := f'<body name="{n}2"', f"{gear.format(n=n)}{shank}")
         gears += f'<joint joint1="{n}c" joint2="{n}g" polycoef="0 -0.5 0 0 0"/>'
@@ -619,31 +585,23 @@ def test_a_motor_that_drives_a_knee_by_a_gear_acts_on_the_knee(tmp_path: Path) -
     assert prepared.robot.legs[0].joints == ("pa", "pb", "pc")
     torques = {servo.joint: servo.torque for servo in prepared.robot.servos}
     assert (torques["pb"], torques["pc"], torques["pg"]) == (20.0, pytest.approx(80.0), 0.0)
-    assert {prepared.model.actuator(i).name for i in range(prepared.model.nu)} == {
-        f"{n}{j}" for n in "pqrs" for j in "abc"
-    }
-    home = {n: prepared.home[prepared.model.joint(n).qposadr[0]] for n in ("pc", "pg")}
-    assert home["pc"] == pytest.approx(-0.5 * home["pg"], abs=0.02)
-    assert all(finding.is_good for finding in check(prepared))
+    assert {prepared.model.actuator(i).name for i in range(prepared.model.nu)} == {*JOINTS}
+    knee, motor = home_of(prepared, "pc", "pg")
+    assert knee == pytest.approx(-0.5 * motor, abs=0.02)
+    assert not off(prepared)
     assert any(note.endswith("what they drive: pc, qc, rc, sc") for note in prepared.notes)
-
-
-def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS).replace('joint name="pc"', 'joint name="pc" stiffness="1e9"')
-    with pytest.raises(ConfigError, match="is not stable at 1 ms"):
-        prepared_of(text, tmp_path)
 
 
 def test_a_joint_of_a_leg_that_follows_another_gets_no_servo(tmp_path: Path) -> None:
     text = biped()
     for side in "uv":
-        end = text.index("</joint>", text.index(f'<joint name="j{side}4"'))
-        text = f'{text[:end]}<mimic joint="j{side}3" multiplier="-0.5"/>{text[end:]}'
+        mimic = f'<mimic joint="j{side}3" multiplier="-0.5"/></joint>'
+        text = after(f'<joint name="j{side}4"', text, "</joint>", mimic)
     prepared = prepared_of(text, tmp_path, "urdf")
-    home = {n: prepared.home[prepared.model.joint(n).qposadr[0]] for n in ("ju3", "ju4")}
-    assert home["ju4"] == pytest.approx(-0.5 * home["ju3"], abs=0.03)
+    knee, ankle = home_of(prepared, "ju3", "ju4")
+    assert ankle == pytest.approx(-0.5 * knee, abs=0.03)
     assert "ju4" not in gait(prepared).action_scale
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_fingers_that_a_keyframe_leaves_apart_are_closed(tmp_path: Path) -> None:
@@ -658,32 +616,29 @@ def test_fingers_that_a_keyframe_leaves_apart_are_closed(tmp_path: Path) -> None
     )
     end = text.rindex("</body>")
     prepared = prepared_of(f"{text[:end]}{fingers}{text[end:]}", tmp_path)
-    home = {name: prepared.home[prepared.model.joint(name).qposadr[0]] for name in "fg"}
-    assert home["g"] == pytest.approx(-home["f"], abs=1e-3)
+    one, other = home_of(prepared, "f", "g")
+    assert other == pytest.approx(-one, abs=1e-3)
     assert [servo.torque for servo in prepared.robot.servos if servo.joint == "g"] == [0.0]
-    rows = {finding.what: finding for finding in check(prepared)}
-    assert rows["stands"].is_good, rows["stands"].text
-    assert rows["loops"].is_good, rows["loops"].text
+    assert not off(prepared).keys() & {"stands", "loops"}
 
 
 def test_the_solver_of_the_trainings_stands_with_a_model_made_for_another(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS)
+    text = quadruped()
     option = '<option cone="elliptic" impratio="100" solver="PGS" noslip_iterations="5"/>'
     prepared = prepared_of(text.replace("<worldbody>", f"{option}<worldbody>"), tmp_path)
     assert (prepared.model.opt.impratio, prepared.model.opt.noslip_iterations) == (1.0, 0)
     assert prepared.model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
     assert prepared.model.opt.solver == mujoco.mjtSolver.mjSOL_NEWTON
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_a_gait_is_at_the_scale_of_the_robot(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    prepared = prepared_of(quadruped(), tmp_path)
     figures = gait(prepared)
     assert figures.offsets in ((0.5, 0.0, 0.0, 0.5), (0.0, 0.5, 0.5, 0.0))
     assert set(figures.bend) == {f"{n}{j}" for n in "pqrs" for j in "bc"}
-    assert figures.lin_vel_x[1] == pytest.approx(
-        0.6 * (9.81 * prepared.hip_height) ** 0.5, abs=0.05
-    )
+    speed = (9.81 * prepared.hip_height) ** 0.5
+    assert figures.lin_vel_x[1] == pytest.approx(0.6 * speed, abs=0.05)
     bent = 0.18 * 9.81 * prepared.robot.mass * prepared.hip_height  # by the weight, N m
     stiffness = prepared.model.actuator("pb").gainprm[0]
     assert figures.action_scale["pb"] == pytest.approx(bent / stiffness, abs=0.01)
@@ -701,15 +656,26 @@ WHEELS = "".join(
     for x in (-1, 1)
     for y in (-1, 1)
 )
-ONE_LEG = (
-    """<body pos='0 0 -1'><joint axis='0 1 0' range='-60 60'/><geom size='0.3' mass='1'/></body>"""
-)
+ONE_LEG = "<body pos='0 0 -1'><joint axis='0 1 0' range='-9 9'/><geom size='0.3' mass='1'/></body>"
 TRUNK = (
-    "<mujoco><worldbody><body><freejoint/><geom size='1' mass='1'/>{}</body></worldbody></mujoco>"
+    "<mujoco><worldbody><body><freejoint/><geom size='1' mass='1'/>%s</body></worldbody></mujoco>"
 )
 MASSLESS = re.compile('<inertial mass="0[^>]*>')
 LOOP = '<equality><connect name="rod" body1="p2" body2="p0" anchor="0.1 0.1 0.1"/></equality>'
-BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
+ITSELF = '<asset><model name="m" file="robot.xml"/></asset>'
+HUGE = '<asset><hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/></asset>'
+CHANGES = [
+    ('name="pb" axis="0 1 0" range="-1.5 2.5"', 'name="pb" type="ball"', "make hinges of pb"),
+    ('"radian"', '"degree"', "is its unit right"),
+    ('name="p2" pos="0 0 -0.2"', 'name="p2" pos="0 0 -200"', "meters"),
+    ('"0.1 0.2 0.2"', '"100 200 200"', "the inertia of middle is"),
+    ('"0.1 0.2 0.2"', '"nan 1 1"', "inertia of middle is not finite"),
+    ('mass="10"', 'mass="0"', "mass of middle is 0.0001 of"),
+    ('mass="10"', 'mass="1e300"', "body middle has body_mass"),
+    ('"0.6" pos="0 0 0"', '"0.6" pos="0 0 nan"', "p0 has body_ipos .*nan"),
+    ('range="-0.8 0.8"', 'range="nan 1"', "jnt pa has jnt_range"),
+    ('<geom type="box"', "<body/>" * 1100 + '<geom type="box"', "1114 b"),
+]
 
 
 @pytest.mark.parametrize(
@@ -717,48 +683,24 @@ BALL = '<joint name="pb" axis="0 1 0" range="-1.5 2.5"/>'
     [
         ("<mujoco><worldbody/></mujoco>", "no joint that could be driven"),
         ("<mujoco><worldbody>", "cannot be read"),
-        (TRUNK.format(WHEELS), "turn without end .* as wheels do.*writing_a_task"),
-        (TRUNK.format(ONE_LEG), "no legs"),
-        (quadruped(extra=LOOP), "loops: the constraint rod is off by .* keyframe"),
-        (without(quadruped(), BALL, '<joint name="pb" type="ball"/>'), "make hinges of pb"),
-        (without(quadruped(), '"radian"', '"degree"'), "is its unit right"),
-        (
-            without(
-                quadruped(), '<body name="p2" pos="0 0 -0.2">', '<body name="p2" pos="0 0 -200">'
-            ),
-            "meters",
-        ),
+        (bare()[:400], "its end is missing"),
+        (TRUNK % WHEELS, "turn without end .* as wheels do.*writing_a_task"),
+        (TRUNK % ONE_LEG, "no legs"),
+        (bare(extra=LOOP), "loops: the constraint rod is off by .* keyframe"),
+        (bare(extra=ITSELF), "MuJoCo crashes"),
+        (bare(extra=HUGE), "4 GiB are not enough"),
+        (bare(world='<body name="other"><joint/><geom size="0.1"/></body>'), "--base other"),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="4"')), "saturates pc"),
-        (without(quadruped(), '"0.1 0.2 0.2"', '"100 200 200"'), "the inertia of middle is"),
-        (MASSLESS.sub("", quadruped()), "mass of p0, p1, p2 is 0.03.* of the robot.*<inertial>"),
-        (without(quadruped(), 'mass="10"', 'mass="0"'), "mass of middle is 0.0001 of"),
-        (
-            without(quadruped(), '"0.6" pos="0 0 0"', '"0.6" pos="0 0 nan"'),
-            "p0 has body_ipos .*nan",
-        ),
-        (without(quadruped(), 'range="-0.8 0.8"', 'range="nan 1"'), "jnt pa has jnt_range"),
-        (without(quadruped(), '"0.1 0.2 0.2"', '"nan 1 1"'), "inertia of middle is not finite"),
-        (without(quadruped(), 'mass="10"', 'mass="1e300"'), "body middle has body_mass"),
-        (without(quadruped(), '<geom type="box"', "<body/>" * 1100 + '<geom type="box"'), "1114 b"),
-        (quadruped(extra='<asset><model name="m" file="robot.xml"/></asset>'), "MuJoCo crashes"),
-        (
-            quadruped(
-                extra='<asset><hfield name="h" nrow="90000" ncol="90000" size="1 1 1 1"/></asset>'
-            ),
-            "4 GiB are not enough",
-        ),
-        (quadruped()[:400], "its end is missing"),
         (quadruped(actuators=MOTORS.replace('gear="40"', 'gear="0"')), "motor of pc has no torque"),
-        (
-            quadruped(world='<body name="other"><joint/><geom size="0.1"/></body>'),
-            "--base other",
-        ),
+        (MASSLESS.sub("", bare()), "mass of p0, p1, p2 is 0.03.* of the robot.*<inertial>"),
+        (without(quadruped(), 'name="pc"', 'name="pc" stiffness="1e9"'), "not stable at 1 ms"),
+        *((without(bare(), old, new), what) for old, new, what in CHANGES),
     ],
 )
 def test_what_is_wrong_is_said(text: str, what: str, tmp_path: Path) -> None:
     try:
-        found = check(prepared_of(text, tmp_path))
-        said = "\n".join(f"{f.what}: {f.text}" for f in found if not f.is_good)
+        found = off(prepared_of(text, tmp_path))
+        said = "\n".join(f"{row}: {found[row]}" for row in found)
     except ConfigError as error:
         said = str(error)
     assert re.search(what, said), said
@@ -774,7 +716,7 @@ def test_a_robot_that_looks_elsewhere_is_turned(quarter: int, tmp_path: Path) ->
     sole, ankle = data.site("left_sole").xpos, data.body(prepared.robot.feet[0].body).xpos
     assert sole[1] > 0.05
     assert sole[0] > ankle[0] + 0.01
-    assert check(prepared)[0].is_good
+    assert "stands" not in off(prepared)
 
 
 def test_only_what_the_robot_needs_must_be_there(tmp_path: Path) -> None:
@@ -783,7 +725,7 @@ def test_only_what_the_robot_needs_must_be_there(tmp_path: Path) -> None:
         '<asset><hfield name="h" file="gone.png" size="1 1 1 1"/>'
         '<texture name="t" type="2d" file="gone.png"/><material name="m" texture="t"/></asset>'
     )
-    prepared = prepared_of(quadruped(world=ground, extra=assets), tmp_path)
+    prepared = prepared_of(bare(world=ground, extra=assets), tmp_path)
     assert len(prepared.robot.legs) == 4
     assert prepared.spec.body("box") is None
 
@@ -804,21 +746,17 @@ ARM = """<mujoco><compiler angle="radian"/><worldbody><body name="a"><joint name
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "message"),
     [
-        ("", "<name> --model robot.xml"),
-        ("spot robots/spot.xml", "spot --model robots/spot.xml"),
-        ("--model spot.urdf", "<name> --model spot.urdf"),
+        ("", "new <name> --model robot.xml`"),
+        ("spot robots/spot.xml", "new spot --model robots/spot.xml`"),
+        ("--model spot.urdf", "new <name> --model spot.urdf`"),
+        ("spot --model spot.xml --project a --output b", "say one of them"),
     ],
 )
-def test_the_command_to_type_has_the_name_and_the_model_that_were_given(words, command) -> None:
-    with pytest.raises(ConfigError, match=f"new {command}`"):
+def test_a_mistaken_command_says_what_to_type(words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         new(words.split())
-
-
-def test_a_project_is_its_own_folder() -> None:
-    with pytest.raises(ConfigError, match="say one of them"):
-        new(["spot", "--model", "spot.xml", "--project", "a", "--output", "b"])
 
 
 def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_path: Path) -> None:
@@ -849,7 +787,7 @@ def test_new_writes_tasks_that_can_be_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model_file(quadruped(actuators=MOTORS), tmp_path)
+    model_file(quadruped(), tmp_path)
     assert new(["unknown-dog", "--model", "robot.xml"]) == 0
     assert "uv run train unknown-dog-velocity-flat" in capsys.readouterr().out
     lines = (tmp_path / "tasks/unknown-dog/velocity.py").read_text().splitlines()
@@ -863,11 +801,10 @@ def test_new_writes_tasks_that_can_be_trained(
 
 def test_a_head_beside_the_middle_leaves_the_task_symmetric(tmp_path: Path) -> None:
     load = '<body name="head" pos="0.1 0.05 0.1"><geom size="0.03" mass="1.5"/></body>'
-    text = quadruped(actuators=MOTORS).replace('<geom type="box"', load + '<geom type="box"')
+    text = quadruped().replace('<geom type="box"', load + '<geom type="box"')
     prepared = prepared_of(text, tmp_path)
-    ctrl = {
-        a.name: target for a, target in zip(prepared.spec.actuators, prepared.ctrl, strict=True)
-    }
+    names = [actuator.name for actuator in prepared.spec.actuators]
+    ctrl = dict(zip(names, prepared.ctrl, strict=True))
     assert ctrl["pb"] == ctrl["qb"] != prepared.home[8]
     assert ctrl["pa"] == -ctrl["qa"]
 
@@ -876,13 +813,16 @@ def test_defaults_of_the_model_neither_hide_the_ground_nor_need_its_materials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    off = '<default><geom contype="0" conaffinity="0" material="gone" type="mesh"/></default>'
-    text = quadruped(bits='contype="1" conaffinity="1" material=""', actuators=MOTORS, extra=off)
+    looks = 'material="gone" type="mesh" group="3" priority="2" friction="0.3" solref="0.1 1"'
+    default = f'<default><geom contype="0" conaffinity="0" {looks}/></default>'
+    text = quadruped(bits='contype="1" conaffinity="1" material=""', extra=default)
     model_file(text.replace('size="0.2 0.08', 'material="" size="0.2 0.08'), tmp_path)
     assert new(["dog", "--model", "robot.xml"]) == 0
     env = simtrain.make_env("dog-velocity-rough", num_envs=2, seed=0)
     assert env.model.geom("terrain").contype[0] == 1
     model = mujoco.MjModel.from_xml_path("tasks/dog/scene.xml")
+    floor = model.geom("floor")
+    assert (floor.group, floor.priority, floor.friction[0], floor.solref[0]) == (0, 0, 1.0, 0.02)
     data = at_home(model)
     height = data.qpos[2]
     mujoco.mj_step(model, data, 100)
@@ -892,7 +832,7 @@ def test_defaults_of_the_model_neither_hide_the_ground_nor_need_its_materials(
 def test_a_name_that_looks_like_markup_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS).replace('"p2"', '"[/b]"'), tmp_path)
+    prepared = prepared_of(quadruped().replace('"p2"', '"[/b]"'), tmp_path)
     show(prepared, check(prepared), "dog")
     assert "foot on [/b]" in capsys.readouterr().out
 

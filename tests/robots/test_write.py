@@ -8,7 +8,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
-from robots.models import MOTORS, prepared_of, quadruped, without
+from robots.models import prepared_of, quadruped, without
 
 from simtrain.errors import ConfigError
 from simtrain.robots.prepare import prepare
@@ -23,7 +23,7 @@ def test_without_opengl_all_but_the_picture_is_written(
     def fail(*_: object) -> None:
         raise RenderingError("there is no OpenGL")
 
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    prepared = prepared_of(quadruped(), tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr("simtrain.robots.write.picture", fail)
         assert len(write(prepared, "dog", tmp_path)) == 4
@@ -32,7 +32,7 @@ def test_without_opengl_all_but_the_picture_is_written(
 
 
 def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    prepared = prepared_of(quadruped(), tmp_path)
     assert len(write(prepared, "dog", tmp_path)) == 5
     assert write(prepared, "dog", tmp_path) == []
     task = tmp_path / "tasks/dog/velocity.py"
@@ -45,7 +45,7 @@ def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["a&quot;)&#10;open(&quot;run&quot;)", "a b", "a(", "a&#xA;b"])
 def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{name}"')
+    text = quadruped().replace('"pa"', f'"{name}"')
     prepared = prepared_of(text, tmp_path)
     with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
         write(prepared, "dog", tmp_path / "new")
@@ -53,7 +53,7 @@ def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_names_may_be_long(tmp_path: Path) -> None:
-    text = quadruped(actuators=MOTORS).replace('"pa"', f'"{120 * "p"}"')
+    text = quadruped().replace('"pa"', f'"{120 * "p"}"')
     write(prepared_of(text, tmp_path), "dog", tmp_path)
     compile((tmp_path / "tasks/dog/velocity.py").read_text(), "velocity.py", "exec")
 
@@ -65,7 +65,7 @@ def test_meshes_of_one_name_stay_apart(tmp_path: Path) -> None:
         (tmp_path / folder / "part.obj").write_text(corners.format(size))
     assets = "".join(f'<mesh name="{f}" file="{f}/part.obj"/>' for f in ("seen", "touched"))
     geoms = '<geom type="mesh" mesh="seen"/><geom type="mesh" mesh="touched"/><geom type="box"'
-    text = quadruped(actuators=MOTORS, extra=f"<asset>{assets}</asset>")
+    text = quadruped(extra=f"<asset>{assets}</asset>")
     write(prepared_of(without(text, '<geom type="box"', geoms), tmp_path), "dog", tmp_path / "new")
     model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/dog.xml"))
     sizes = [model.geom_rbound[model.geom_dataid == model.mesh(f).id] for f in ("seen", "touched")]
@@ -73,7 +73,7 @@ def test_meshes_of_one_name_stay_apart(tmp_path: Path) -> None:
 
 
 def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
-    prepared = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    prepared = prepared_of(quadruped(), tmp_path)
     write(prepared, "dog", tmp_path / 'My "first" dog', is_project=True)
     text = (tmp_path / 'My "first" dog' / "pyproject.toml").read_text()
     assert tomllib.loads(text)["project"]["name"] == "my-first-dog"
@@ -81,7 +81,7 @@ def test_a_project_has_a_name_that_packages_may_have(tmp_path: Path) -> None:
 
 
 def test_what_was_prepared_can_be_prepared_again(tmp_path: Path) -> None:
-    first = prepared_of(quadruped(actuators=MOTORS), tmp_path)
+    first = prepared_of(quadruped(), tmp_path)
     write(first, "dog", tmp_path)
     again = prepare(read(tmp_path / "tasks/dog/dog.xml"))
     np.testing.assert_allclose(again.home, first.home, atol=1e-3)

@@ -149,8 +149,8 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     source, output = paths
     robot = None
     if config.correct:
-        from simtrain.retarget.correct import correct
         from simtrain.retarget.humanoid import load_humanoid
+        from simtrain.retarget.solve import correct
 
         robot = load_humanoid(_robot_file(config.robot))
     model = robot.model if robot else _robot(config.robot)

@@ -247,8 +247,7 @@ def _velocities(pos: np.ndarray, quat: np.ndarray, fps: float) -> dict[str, np.n
 def _mean_of_neighbours(steps: np.ndarray) -> np.ndarray:
     """The mean of the steps, ``(frames - 1, ...)``, before and after each frame."""
     padded = np.concatenate((steps[:1], steps, steps[-1:]))
-    mean: np.ndarray = 0.5 * (padded[1:] + padded[:-1])
-    return mean
+    return np.asarray(0.5 * (padded[1:] + padded[:-1]))
 
 
 def load_robot(path: Path, spec: mujoco.MjSpec | None = None) -> mujoco.MjModel:
@@ -332,5 +331,4 @@ def clip_of(model: mujoco.MjModel, name: str, fps: float, qpos: np.ndarray) -> M
 
 def _rounded(array: np.ndarray, bits: int) -> np.ndarray:
     """The array with so many bits after the point."""
-    rounded: np.ndarray = np.ldexp(np.round(np.ldexp(array, bits)), -bits)
-    return rounded
+    return np.asarray(np.ldexp(np.round(np.ldexp(array, bits)), -bits))

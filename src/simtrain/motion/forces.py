@@ -33,8 +33,7 @@ def servo_offsets(clip: MotionClip, model: mujoco.MjModel, actuators: list[int])
     forces -= model.actuator_biasprm[actuators, 2] * gear * velocities[:, dofs]
     is_limited = model.actuator_forcelimited[actuators] != 0
     low, high = model.actuator_forcerange[actuators].T
-    offsets: np.ndarray = np.where(is_limited, forces.clip(low, high), forces) / gain
-    return offsets
+    return np.asarray(np.where(is_limited, forces.clip(low, high), forces) / gain)
 
 
 def joint_torques(clip: MotionClip, model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:

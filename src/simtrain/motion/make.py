@@ -17,7 +17,7 @@ middle of the soles, or of those in ``over``. Between keyframes everything moves
 and rests at each (Flash and Hogan, 1985).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,10 @@ def read_motions(path: Path) -> dict[str, Motion]:
                 raise ConfigError(f"{name!r} cannot be a motion's name: its file is named so")
             check_path(name, "the motion")
         soles = tuple(map(str, soles))
-        keyframes = {name: _keyframes(name, soles, entries) for name, entries in motions.items()}
-    return {name: Motion(name, start, soles, keyframes[name]) for name in motions}
+        return {
+            name: Motion(name, start, soles, _keyframes(name, soles, entries))
+            for name, entries in motions.items()
+        }
 
 
 def make_motion(motion: Motion, model: mujoco.MjModel, fps: float = 50.0) -> MotionClip:
@@ -128,7 +130,8 @@ def _solve(motion: Motion, model: mujoco.MjModel, fps: float) -> np.ndarray:
             narrow = f"some may be narrower than {2 * _FROM_LIMITS:g} rad or m"
             raise ConfigError(f"{text}; {narrow}") from error
         qpos[i] = configuration.q
-        missed = {name: part.missed(configuration) for name, part in parts.items()}
+        errors = {name: part.compute_error(configuration) for name, part in parts.items()}
+        missed = {name: float(np.linalg.norm(error)) for name, error in errors.items()}
         missed["the center of mass"] = float(np.abs(balance.compute_error(configuration)[:2]).max())
         worst = max(missed, key=lambda name: missed[name])
         if missed[worst] > _MISSED:
@@ -137,31 +140,8 @@ def _solve(motion: Motion, model: mujoco.MjModel, fps: float) -> np.ndarray:
     return qpos
 
 
-class _Point(mink.Task):
-    """Some of the world's coordinates of a site's or body's origin."""
-
-    def __init__(self, name: str, kind: str, axes: Sequence[int], cost: float) -> None:
-        super().__init__(cost=np.full(len(axes), cost), lm_damping=1.0)
-        self.target = np.zeros(3)
-        self._name, self._kind, self._axes = name, kind, list(axes)
-
-    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
-        """Difference of the position from the target, m, ``(axes,)``."""
-        place = configuration.get_transform_frame_to_world(self._name, self._kind).translation()
-        error: np.ndarray = (place - self.target)[self._axes]
-        return error
-
-    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
-        """Derivative of the error by the degrees of freedom, ``(axes, nv)``."""
-        frame = configuration.get_transform_frame_to_world(self._name, self._kind)
-        # mink's is along the axes of the site or body.
-        own = configuration.get_frame_jacobian(self._name, self._kind)[:3]
-        jacobian: np.ndarray = (frame.rotation().as_matrix() @ own)[self._axes]
-        return jacobian
-
-
-class _Part:
-    """A site or body that follows its coordinates in the keyframes."""
+class _Part(mink.Task):
+    """A site or body that follows its coordinates in the keyframes: a task for its position."""
 
     def __init__(
         self,
@@ -171,8 +151,16 @@ class _Part:
         axes: Collection[str],
         times: np.ndarray,
     ) -> None:
-        kind, is_sole = _kind(name, configuration.model), name in motion.soles
-        self._start = configuration.get_transform_frame_to_world(name, kind)
+        model, is_sole = configuration.model, name in motion.soles
+        sites, bodies = [model.site(i).name for i in range(model.nsite)], body_names(model)
+        if name not in sites and name not in bodies:
+            near = did_you_mean(name, (*sites, *bodies))
+            raise ConfigError(f"the model has no site or body {name!r}{near}")
+        self._frame = name, "site" if name in sites else "body"
+        self._axes = [i for i, axis in enumerate(_AXES[:3]) if axis in axes]
+        cost = np.full(len(self._axes), _SOLES if is_sole else _PARTS)
+        super().__init__(cost=cost, lm_damping=1.0)
+        self._start = configuration.get_transform_frame_to_world(*self._frame)
         values = np.zeros((len(motion.keyframes), len(_AXES)))
         for row, keyframe in enumerate(motion.keyframes):
             for axis, value in keyframe.parts.get(name, {}).items():
@@ -180,34 +168,29 @@ class _Part:
         values[:, 3:] = np.radians(values[:, 3:])
         self.places = self._start.translation() + values[:, :3]
         """Position in each keyframe, m, ``(keyframes, 3)``; valid in coordinates that are given."""
-        self._path = _minimum_jerk(motion, values, times)
-        moved = [i for i, axis in enumerate(_AXES[:3]) if axis in axes]
-        self._point = _Point(name, kind, moved, _SOLES if is_sole else _PARTS)
-        self._turn = mink.FrameTask(name, kind, 0.0, _SOLES if is_sole else _TURN, lm_damping=1.0)
-        self.tasks: list[mink.Task] = [self._point] if moved else []
+        self._target, self._path = self.places[0], _minimum_jerk(motion, values, times)
+        self._turn = mink.FrameTask(*self._frame, 0.0, _SOLES if is_sole else _TURN, lm_damping=1.0)
+        self.tasks: list[mink.Task] = [self] if self._axes else []
         self.tasks += [self._turn] if {*_AXES[3:]} & {*axes} else []
 
     def go_on(self, frame: int) -> None:
         """Set the tasks' targets to those of a frame."""
-        self._point.target = self._start.translation() + self._path[frame, :3]
+        self._target = self._start.translation() + self._path[frame, :3]
         turned = mink.SO3.from_rpy_radians(*self._path[frame, 3:])
         rotation = turned.multiply(self._start.rotation())
         self._turn.set_target(mink.SE3.from_rotation(rotation))
 
-    def missed(self, configuration: mink.Configuration) -> float:
-        """Distance from the target position, m."""
-        if self._point not in self.tasks:
-            return 0.0
-        return float(np.linalg.norm(self._point.compute_error(configuration)))
+    def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
+        """Difference of the position from the target in coordinates that are given, m."""
+        place = configuration.get_transform_frame_to_world(*self._frame).translation()
+        return np.asarray((place - self._target)[self._axes])
 
-
-def _kind(name: str, model: mujoco.MjModel) -> str:
-    """The kind of a part, ``site`` or ``body``, by its name; ConfigError if it is neither."""
-    sites, bodies = [model.site(i).name for i in range(model.nsite)], body_names(model)
-    if name not in sites and name not in bodies:
-        near = did_you_mean(name, (*sites, *bodies))
-        raise ConfigError(f"the model has no site or body {name!r}{near}")
-    return "site" if name in sites else "body"
+    def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
+        """Derivative of the error by the degrees of freedom, ``(axes, nv)``."""
+        frame = configuration.get_transform_frame_to_world(*self._frame)
+        # mink's is along the axes of the site or body.
+        own = configuration.get_frame_jacobian(*self._frame)[:3]
+        return np.asarray((frame.rotation().as_matrix() @ own)[self._axes])
 
 
 def _controlled(motion: Motion, model: mujoco.MjModel) -> dict[str, set[str]]:
@@ -234,8 +217,7 @@ def _minimum_jerk(motion: Motion, values: np.ndarray, times: np.ndarray) -> np.n
     """Values of the keyframes ``(keyframes, n)`` at all times, ``(frames, n)``."""
     knots, rest = [keyframe.time for keyframe in motion.keyframes], np.zeros_like(values)
     path = BPoly.from_derivatives(knots, np.stack((values, rest, rest), axis=1))
-    points: np.ndarray = path(times.clip(max=knots[-1]))
-    return points
+    return np.asarray(path(times.clip(max=knots[-1])))
 
 
 def _keyframes(name: str, soles: tuple[str, ...], content: Any) -> tuple[Keyframe, ...]:

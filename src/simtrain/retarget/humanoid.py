@@ -29,8 +29,7 @@ class Point:
 
     def at(self, data: mujoco.MjData) -> np.ndarray:
         """Its position, m."""
-        there: np.ndarray = data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place
-        return there
+        return np.asarray(data.xpos[self.body] + data.xmat[self.body].reshape(3, 3) @ self.place)
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,10 @@ class Sole:
     turn_costs: np.ndarray
     """Parts of the costs of its rotation about the axes of the body, ``(3,)``."""
 
-    def toe(self, model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+    def toe(self, data: mujoco.MjData) -> np.ndarray:
         """Position of its front end, m."""
         front = self.center + self.rotation @ np.array([self.length / 2.0, 0.0, 0.0])
-        return Point(model.body(self.body).id, front).at(data)
+        return Point(data.body(self.body).id, front).at(data)
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,11 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         body, side = model.body(foot.body).id, foot.name
         frame = data.xmat[body].reshape(3, 3)
         tip = Point(body, foot.center).at(data)
-        points, joint = _limb(model, data, leg, tip)
+        points, joint = _limb(data, leg, tip)
         hip, knee, ankle = (point.at(data) for point in points)
         segments |= {f"{side}_knee": points[:2], f"{side}_ankle": points[1:]}
         leg_length += float(np.linalg.norm(knee - hip) + np.linalg.norm(ankle - knee)) / 2.0
-        straight, sign = _straight(model, data, joint, hip, ankle)
+        straight, sign = _straight(data, joint, hip, ankle)
         nearly = np.clip(straight + sign * _FROM_STRAIGHT, *ranges[joint])
         ranges[joint] = sorted((nearly, ranges[joint, int(sign > 0.0)]))
         home[model.jnt_qposadr[joint]] = np.clip(straight + sign * _BENT, *ranges[joint])
@@ -124,7 +123,11 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
         ahead = upright[:, 0] - up * (upright[:, 0] @ up)
         ahead /= np.linalg.norm(ahead)
         below = leg.joints[leg.joints.index(model.joint(joint).name) + 1 :]
-        ankle_joints = [model.joint(name).id for name in below]
+        rolls = data.xaxis[[model.joint(name).id for name in below]] @ ahead
+        turn_costs = np.full(3, float(bool(foot.length)))
+        if not (np.abs(rolls) > _ROLLS).any():
+            # The base would have to be above the foot, because no joint of the ankle rolls it.
+            turn_costs[np.abs(frame.T @ ahead).argmax()] *= _NO_ANKLE_ROLL
         axes = np.stack((ahead, np.cross(up, ahead), up), axis=1)
         center = tip - foot.radius * up
         soles[side] = Sole(
@@ -133,7 +136,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             frame.T @ axes,
             (ankle - center) @ axes,
             foot.length,
-            bool(foot.length) * _turn_costs(frame.T @ axes, data.xaxis[ankle_joints] @ ahead),
+            turn_costs,
         )
         hips[side] = _fixed(data, base, hip).place
         ankles.append(_fixed(data, base, ankle).place)
@@ -145,7 +148,7 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
             continue
         arm = max(its, key=lambda arm: len(arm.joints) + abs(arm.place[1]))
         tip = Point(model.body(arm.end).id, tree.tool(arm)).at(data)
-        points, _ = _limb(model, data, arm, tip)
+        points, _ = _limb(data, arm, tip)
         segments |= {f"{side}_elbow": points[:2], f"{side}_wrist": points[1:]}
         chest = points[0].body
     return Humanoid(
@@ -163,25 +166,16 @@ def _describe(model: mujoco.MjModel, robot: Robot) -> Humanoid:
     )
 
 
-def _turn_costs(rotation: np.ndarray, rolls: np.ndarray) -> np.ndarray:
-    """Parts of the costs of a sole's rotation about the axes of its body, ``(3,)``.
-
-    Without an ankle joint that rolls it, the base would have to be above the foot. `rolls` says how
-    much each joint of the ankle does.
-    """
-    costs = np.ones(3)
-    if not (np.abs(rolls) > _ROLLS).any():
-        costs[np.abs(rotation[:, 0]).argmax()] = _NO_ANKLE_ROLL
-    return costs
-
-
-def _limb(
-    model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray
-) -> tuple[tuple[Point, ...], int]:
+def _limb(data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> tuple[tuple[Point, ...], int]:
     """Hip, knee and ankle of a leg, or shoulder, elbow and wrist of an arm; the middle joint."""
+    model = data.model
     joints = [model.joint(name).id for name in limb.joints]
     anchors, axes = data.xanchor[joints], data.xaxis[joints]
-    middle = _middle(model, data, limb, tip)
+    # The knee or elbow is the joint across the limb that is farthest from its ends.
+    above, below = np.linalg.norm(anchors - anchors[0], axis=1), tip - anchors
+    reach = np.linalg.norm(below, axis=1)
+    across = np.abs((axes * below).sum(axis=1)) < 0.6 * reach
+    middle = max(1, int((np.minimum(reach, above) * across).argmax()))
     start, bend = _center(anchors[:middle], axes[:middle]), anchors[middle]
     end = _center(anchors[middle + 1 :], axes[middle + 1 :]) if middle + 1 < len(joints) else tip
     if np.linalg.norm(end - bend) < _SHORT * np.linalg.norm(bend - start):
@@ -199,20 +193,11 @@ def _fixed(data: mujoco.MjData, body: int, place: np.ndarray) -> Point:
     return Point(body, (place - data.xpos[body]) @ data.xmat[body].reshape(3, 3))
 
 
-def _middle(model: mujoco.MjModel, data: mujoco.MjData, limb: Limb, tip: np.ndarray) -> int:
-    """The knee or elbow: the joint across the limb that is farthest from its ends."""
-    joints = [model.joint(name).id for name in limb.joints]
-    below = tip - data.xanchor[joints]
-    above = np.linalg.norm(data.xanchor[joints] - data.xanchor[joints[0]], axis=1)
-    reach = np.linalg.norm(below, axis=1)
-    across = np.abs((data.xaxis[joints] * below).sum(axis=1)) < 0.6 * reach
-    return max(1, int((np.minimum(reach, above) * across).argmax()))
-
-
 def _straight(
-    model: mujoco.MjModel, data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
+    data: mujoco.MjData, knee: int, hip: np.ndarray, ankle: np.ndarray
 ) -> tuple[float, float]:
     """The angle of the straight knee, rad, and the sign of the direction in which it bends."""
+    model = data.model
     axis, thigh, shank = data.xaxis[knee], data.xanchor[knee] - hip, ankle - data.xanchor[knee]
     thigh, shank = (vector - axis * (vector @ axis) for vector in (thigh, shank))
     bent = np.arctan2(axis @ np.cross(thigh, shank), thigh @ shank)
@@ -225,9 +210,7 @@ def _straight(
 
 def _center(anchors: np.ndarray, axes: np.ndarray) -> np.ndarray:
     """The point nearest to the axes of joints ``(n, 3)``, the center of a ball joint."""
-    normal, moment = 1e-3 * np.eye(3), 1e-3 * anchors.mean(axis=0)
-    for anchor, axis in zip(anchors, axes, strict=True):
-        across = np.eye(3) - np.outer(axis, axis)
-        normal, moment = normal + across, moment + across @ anchor
-    center: np.ndarray = np.linalg.solve(normal, moment)
-    return center
+    across = np.eye(3) - axes[:, :, None] * axes[:, None]
+    normal = 1e-3 * np.eye(3) + across.sum(axis=0)
+    moment = 1e-3 * anchors.mean(axis=0) + (across @ anchors[:, :, None]).sum(axis=0)[:, 0]
+    return np.asarray(np.linalg.solve(normal, moment))

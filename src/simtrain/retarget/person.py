@@ -8,6 +8,7 @@ faces along x.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -21,6 +22,7 @@ from simtrain.retarget.recording import Recording
 PARTS = ("hip", "knee", "ankle", "toe", "shoulder", "elbow", "wrist")
 """Parts of each side; the toe may be missing."""
 LANDMARKS = tuple(f"{side}_{part}" for side in ("left", "right") for part in PARTS)
+_ABOVE = {"knee": "hip", "ankle": "knee", "toe": "ankle", "elbow": "shoulder", "wrist": "elbow"}
 _WORDS = {  # in the order of preference: LeftLeg is the shin if there is LeftUpLeg, else the thigh
     "hip": ("upleg", "upperleg", "uleg", "thigh", "femur", "hip", "leg", "hipjoint"),
     "knee": ("shin", "calf", "knee", "lowleg", "lowerleg", "tibia", "leg"),
@@ -55,8 +57,18 @@ class Person:
 
 def middle(at: Mapping[str, np.ndarray], part: str) -> np.ndarray:
     """The middle of the left and the right part, ``(..., 3)``."""
-    center: np.ndarray = (at[f"left_{part}"] + at[f"right_{part}"]) / 2.0
-    return center
+    return np.asarray((at[f"left_{part}"] + at[f"right_{part}"]) / 2.0)
+
+
+def above(landmark: str) -> str:
+    """The landmark at the upper end of the segment that ends at `landmark`."""
+    side, part = landmark.split("_")
+    return f"{side}_{_ABOVE[part]}"
+
+
+def across(at: Mapping[str, np.ndarray], part: str) -> np.ndarray:
+    """From the right to the left part, ``(..., 3)``."""
+    return np.asarray(at[f"left_{part}"] - at[f"right_{part}"])
 
 
 def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, int]:
@@ -90,9 +102,8 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
 def _by_names(names: Sequence[str]) -> dict[str, int]:
     plain = [re.sub("[^a-z0-9]", "", name.split(":")[-1].lower()) for name in names]
     joints = [name for name in plain if not name.endswith("end")] or plain
-    several = (i for i in range(99) if len({(name + "$" * 99)[: i + 1] for name in joints}) > 1)
-    shared = next(several, 0)
-    plain = [name[shared:] for name in plain]
+    shared = commonprefix(joints) if len({*joints}) > 1 else ""  # noqa: RUF071 - no paths
+    plain = [name[len(shared) :] for name in plain]
     landmarks: dict[str, int] = {}
     for side, marks in _SIDES.items():
         words = {}
@@ -138,11 +149,8 @@ def _by_tree(recording: Recording) -> dict[str, int]:
     ahead = sum(places[toe] - places[leg[2]] for toe, leg in zip(toes, legs, strict=True))
     to_left = np.cross(up, ahead)
     landmarks: dict[str, int] = {}
-    for limbs_of, parts in (
-        (legs, ("hip", "knee", "ankle")),
-        (arms, ("shoulder", "elbow", "wrist")),
-    ):
-        pair = sorted(limbs_of, key=lambda limb: float(places[limb[0]] @ to_left))
+    for limbs, parts in ((legs, PARTS[:3]), (arms, PARTS[4:])):
+        pair = sorted(limbs, key=lambda limb: float(places[limb[0]] @ to_left))
         for side, limb in zip(("right", "left"), pair, strict=True):
             landmarks |= {f"{side}_{part}": joint for part, joint in zip(parts, limb, strict=True)}
     return landmarks
@@ -151,8 +159,7 @@ def _by_tree(recording: Recording) -> dict[str, int]:
 def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Person:
     """The person in a recording at `fps` frames a second."""
     landmarks = find_landmarks(recording, given)
-    names = list(landmarks)
-    places = recording.positions[:, [landmarks[name] for name in names]]
+    places = recording.positions[:, list(landmarks.values())]
     frames = max(5, round(_SMOOTHED * recording.fps) | 1)
     places = savgol_filter(places, frames, 3, axis=0)
     last = (len(places) - 1) / recording.fps
@@ -161,7 +168,7 @@ def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Per
         text = f"it has {len(times)} frames at {fps:g} a second, less than {_FEWEST}"
         raise ConfigError(f"{text}; give a higher --output-fps")
     places = CubicSpline(np.arange(len(places)) / recording.fps, places, axis=0)(times)
-    at = {name: places[:, i] for i, name in enumerate(names)}
+    at = {name: places[:, i] for i, name in enumerate(landmarks)}
     leg = _leg(at)
     if not leg > 0.0:
         raise ConfigError("the person's legs have no length")
@@ -173,11 +180,8 @@ def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Per
 
 
 def _leg(at: Mapping[str, np.ndarray]) -> float:
-    lengths = [
-        np.linalg.norm(at[f"{side}_{a}"] - at[f"{side}_{b}"], axis=1)
-        for side in _SIDES
-        for a, b in (("hip", "knee"), ("knee", "ankle"))
-    ]
+    ends = [name for name in LANDMARKS if name.endswith(("knee", "ankle"))]
+    lengths = [np.linalg.norm(at[name] - at[above(name)], axis=1) for name in ends]
     return float(np.median(lengths, axis=1).sum() / 2.0)
 
 
@@ -188,14 +192,12 @@ def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     at = {name: np.roll(place, 2 - up, axis=1) for name, place in at.items()}
     if upward[up] < 0.0:
         at = {name: place * [1.0, -1.0, -1.0] for name, place in at.items()}
-    left = at["left_hip"] - at["right_hip"]
-    forward = np.cross(left, [0.0, 0.0, 1.0])
+    forward = np.cross(across(at, "hip"), [0.0, 0.0, 1.0])
     if "left_toe" in at and "right_toe" in at:
         toes = middle(at, "toe") - middle(at, "ankle")
         if (toes * forward).sum(axis=1).mean() < 0.0:  # left-handed axes
             at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
-            left = at["left_hip"] - at["right_hip"]
-            forward = np.cross(left, [0.0, 0.0, 1.0])
+            forward *= [-1.0, 1.0, 1.0]
     ahead = forward[: max(1, len(forward) // 20)].mean(axis=0)
     turn = Rotation.from_euler("z", -np.arctan2(ahead[1], ahead[0]))
     origin = middle(at, "hip")[0] * [1.0, 1.0, 0.0]
@@ -206,7 +208,7 @@ def on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:
     """Detect the floor, and when each foot stands on it."""
     for side in _SIDES:
         if f"{side}_toe" not in at:
-            ahead = np.cross(at["left_hip"] - at["right_hip"], [0.0, 0.0, 1.0])
+            ahead = np.cross(across(at, "hip"), [0.0, 0.0, 1.0])
             ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
             at[f"{side}_toe"] = at[f"{side}_ankle"] + 0.17 * ahead - [0.0, 0.0, 0.06]
     toes = np.concatenate([at[f"{side}_toe"][:, 2] for side in _SIDES])

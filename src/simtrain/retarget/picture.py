@@ -1,24 +1,22 @@
 """A picture of a retargeted motion: the person next to the robot, in several frames."""
 
+from itertools import pairwise
+
 import mujoco
 import numpy as np
 from PIL import Image
 
 from simtrain.env.commands import Marker, Sphere
 from simtrain.retarget.humanoid import Humanoid
-from simtrain.retarget.person import Person
+from simtrain.retarget.person import LANDMARKS, Person, above
 from simtrain.view.renderer import Canvas
 
 _COLUMNS, _ROWS, _WIDTH, _HEIGHT = 4, 2, 400, 360
 _LONG = 100.0  # s, after which the camera has caught up
 _COLOR = (0.9, 0.45, 0.1)
-_LIMBS = ("hip", "knee"), ("knee", "ankle"), ("ankle", "toe"), ("hip", "shoulder"), \
-    ("shoulder", "elbow"), ("elbow", "wrist")  # fmt: skip
-_BONES = (
-    *((f"{side}_{a}", f"{side}_{b}") for side in ("left", "right") for a, b in _LIMBS),
-    ("left_hip", "right_hip"),
-    ("left_shoulder", "right_shoulder"),
-)
+_TRUNK = ("left_hip", "right_hip", "right_shoulder", "left_shoulder", "left_hip")
+_BONES = [(above(n), n) for n in LANDMARKS if not n.endswith(("hip", "shoulder"))]
+_BONES += pairwise(_TRUNK)
 
 
 def picture(person: Person, robot: Humanoid, qpos: np.ndarray) -> Image.Image:

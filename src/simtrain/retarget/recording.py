@@ -25,7 +25,7 @@ _SHORTEST = 0.5  # s
 _STILL = 0.01  # parts of the body's size
 _CALIBRATION, _JUMP = 3, 0.1  # frames; parts of the body's size
 _USUAL_RATE, _RATES = 30.0, ("mocap_framerate", "mocap_frame_rate", "fps")
-_INTERMIMIC, _ARM = 591, "collar shoulder elbow wrist"
+_INTERMIMIC = 591  # numbers a frame
 _SMPL_JOINTS = (
     "pelvis", "left_hip", "right_hip", "spine1", "left_knee", "right_knee", "spine2", "left_ankle",
     "right_ankle", "spine3", "left_foot", "right_foot", "neck", "left_collar", "right_collar",
@@ -110,17 +110,14 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
     if head is None:  # bvhio reads on for ever
         raise ConfigError("it is no BVH, or damaged: it has no line 'Frame Time'")
     file = bvhio.readAsBvh(str(path), loadKeyFrames=False)
-    rows = data[head.end() :]
-    values = np.loadtxt(io.BytesIO(rows), ndmin=2) if rows.strip() else np.zeros((0, 0))
+    frames = data[head.end() :]
+    values = np.loadtxt(io.BytesIO(frames), ndmin=2) if frames.strip() else np.zeros((0, 0))
     joints = [(joint, depth) for joint, _, depth in file.Root.layout()]
     channels = sum(len(joint.Channels) for joint, _ in joints)
     if values.shape != (file.FrameCount, channels):
         text = f"{values.shape[0]} frames of {values.shape[1]} numbers"
         raise ConfigError(f"it has {text}; its head says {file.FrameCount} of {channels}")
-    names: list[str] = []
-    parents: list[int] = []
-    offsets: list[np.ndarray] = []
-    turns: list[Rotation] = []
+    rows: list[tuple[str, int, np.ndarray, Rotation]] = []
     above: list[int] = []  # the joint that is open at each depth
     column = 0
     for joint, depth in joints:
@@ -133,18 +130,15 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
         turned = [name.endswith("rotation") for name in joint.Channels]
         axes = "".join(name[0] for name in joint.Channels if name.endswith("rotation"))
         still = Rotation.identity(len(values))
-        above[depth:] = [len(names)]
-        names.append(joint.Name)
-        parents.append(above[depth - 1] if depth else -1)
-        offsets.append(offset)
-        turns.append(Rotation.from_euler(axes, block[:, turned], degrees=True) if axes else still)
+        turn = Rotation.from_euler(axes, block[:, turned], degrees=True) if axes else still
+        above[depth:] = [len(rows)]
+        rows.append((joint.Name, above[depth - 1] if depth else -1, offset, turn))
         if not joint.Children and any(joint.EndSite):
-            names.append(f"{joint.Name} end")
-            parents.append(above[depth])
-            offsets.append(np.array(joint.EndSite, dtype=float))
-            turns.append(still)
+            end = np.array(joint.EndSite, dtype=float)
+            rows.append((f"{joint.Name} end", above[depth], end, still))
+    names, parents, offsets, turns = zip(*rows, strict=True)
     fps = 1.0 / file.FrameTime if file.FrameTime > 0.0 else np.nan
-    return Recording(fps, tuple(names), tuple(parents), _placed(parents, offsets, turns))
+    return Recording(fps, names, parents, _placed(parents, offsets, turns))
 
 
 def _placed(
@@ -222,20 +216,14 @@ def _named(fps: float, positions: np.ndarray, names: tuple[str, ...]) -> Recordi
     return Recording(fps, names, (), positions)
 
 
-def _with_fingers(before: str, arm: str, after: str = "") -> tuple[str, ...]:
-    """Names of a skeleton whose arms have 15 finger joints each."""
-    arms = [
-        [f"{side}_{part}" for part in (*arm.split(), *(f"finger{i}" for i in range(15)))]
-        for side in ("left", "right")
-    ]
-    return (*before.split(), *arms[0], *arms[1], *after.split())
-
-
-_LEGS = " ".join(f"{s}_{p}" for s in ("left", "right") for p in ("hip", "knee", "ankle", "toe"))
+_SIDES = ("left", "right")
+_LEGS = " ".join(f"{side}_{part}" for side in _SIDES for part in ("hip", "knee", "ankle", "toe"))
+_ARM = "collar", "shoulder", "elbow", "wrist", *(f"finger{i}" for i in range(15))
+_ARMS = " ".join(f"{side}_{part}" for side in _SIDES for part in _ARM)
 _NAMED = {
     22: _SMPL_JOINTS,
     24: (*_SMPL_JOINTS, "left_hand", "right_hand"),
-    52: _with_fingers(f"pelvis {_LEGS} torso spine chest neck head", _ARM),
-    53: _with_fingers("hips spine spine1 neck head", _ARM, f"{_LEGS} left_sole right_sole"),
+    52: tuple(f"pelvis {_LEGS} torso spine chest neck head {_ARMS}".split()),
+    53: tuple(f"hips spine spine1 neck head {_ARMS} {_LEGS} left_sole right_sole".split()),
 }
 """Joints by their number, for files without names: SMPL's, OMOMO's, and holosoma's recordings."""

@@ -1,7 +1,8 @@
 """The joint positions for the targets of a robot, frame by frame, by mink's inverse kinematics."""
 
 import copy
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import mink
@@ -14,7 +15,8 @@ from simtrain.errors import ConfigError
 from simtrain.motion.clip import root_body
 from simtrain.motion.forces import posed
 from simtrain.retarget.humanoid import Humanoid, Point
-from simtrain.retarget.steps import Targets
+from simtrain.retarget.person import above, on_floor
+from simtrain.retarget.steps import Targets, targets_of
 
 _SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5
 _HOME, _POSTURE = 0.03, 0.3  # of joint positions: of limbs at home; given, and of others
@@ -40,15 +42,53 @@ def solve(robot: Humanoid, targets: Targets, fps: float) -> np.ndarray:
     arms = {side: _arm(robot, side) for side in robot.soles}
     center, pairs = None, set[tuple[int, int]]()
     for _ in range(_CORRECTIONS):
-        now, shift = _imbalance(robot, targets, qpos, fps)
+        now, met, turns = _measured(robot, arms, qpos)
+        shift = _shift(robot, targets, now, fps)
         center = (now if center is None else center) + shift
-        met = pairs | _collisions(robot.model, qpos, arms.values())
-        targets, turn = _spread(robot, targets, arms, qpos, fps)
-        if met == pairs and not turn and np.abs(shift).max() < _BALANCED:
+        is_apart = met <= pairs and not any(turn.any() for turn in turns.values())
+        if is_apart and np.abs(shift).max() < _BALANCED:
             break
-        pairs = met
+        pairs |= met
+        targets = _spread(targets, turns, fps)
         qpos = _solve(robot, targets, fps, center, pairs)
     return _lifted(robot.model, qpos, fps)
+
+
+def correct(qpos: np.ndarray, robot: Humanoid, fps: float) -> np.ndarray:
+    """A robot's own motion, solved again like that of a person; positions ``(frames, nq)``.
+
+    While a foot stands, its sole is flat and still. At rest, the centre of mass is above the feet.
+    Rotations of base and chest are kept, and joint positions as far as possible. ConfigError if
+    there is no solution.
+    """
+    at, base, chest = _landmarks(qpos, robot)
+    person = on_floor({name: place / robot.leg for name, place in at.items()}, fps, robot.leg)
+    targets = targets_of(person, robot, stretched=1.0)
+    chest = chest @ robot.chest_rotation.T
+    return solve(robot, replace(targets, pelvis=base, chest=chest, posture=qpos), fps)
+
+
+def _landmarks(
+    qpos: np.ndarray, robot: Humanoid
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Positions by landmark, ``(frames, 3)``, and rotations of base and chest."""
+    model, data = robot.model, mujoco.MjData(robot.model)
+    base, chest = model.body(robot.base).id, model.body(robot.chest).id
+    at = defaultdict[str, list[np.ndarray]](list)
+    turns = np.zeros((2, len(qpos), 3, 3))
+    for i, data.qpos in enumerate(qpos):
+        mujoco.mj_kinematics(model, data)
+        turns[:, i] = data.xmat[[base, chest]].reshape(2, 3, 3)
+        for name, (upper, lower) in robot.segments.items():
+            at[name].append(lower.at(data))
+            if name.endswith(("knee", "elbow")):
+                at[above(name)].append(upper.at(data))
+        for side, sole in robot.soles.items():
+            at[f"{side}_toe"].append(sole.toe(data))
+            if f"{side}_elbow" not in robot.segments:  # its chest's rotation is given
+                over = at[f"{side}_hip"][i] + robot.leg * turns[0, i, :, 2]
+                at[f"{side}_shoulder"].append(over)
+    return {name: np.array(places) for name, places in at.items()}, *turns
 
 
 def _arm(robot: Humanoid, side: str) -> np.ndarray:
@@ -58,30 +98,42 @@ def _arm(robot: Humanoid, side: str) -> np.ndarray:
         first = upper[1].body
         while model.body_parentid[first] != upper[0].body:
             first = model.body_parentid[first]
-        is_part[first] = True
-        for body in range(first + 1, model.nbody):
-            is_part[body] = is_part[model.body_parentid[body]]
+        is_part[mink.get_subtree_body_ids(model, first)] = True
     return is_part
 
 
-def _spread(
-    robot: Humanoid, targets: Targets, arms: dict[str, np.ndarray], qpos: np.ndarray, fps: float
-) -> tuple[Targets, float]:
-    """The targets with arms turned outward, away from what they touch; the largest turn, rad.
+def _measured(
+    robot: Humanoid, arms: Mapping[str, np.ndarray], qpos: np.ndarray
+) -> tuple[np.ndarray, set[tuple[int, int]], dict[str, np.ndarray]]:
+    """The centre of mass, ``(frames, 3)``, geoms that touch, and turns of arms from others, rad.
+
+    The geoms are pairs that touch in any frame, but those of an arm and another part: these are
+    the ones from which the arm of a side is to turn, ``(frames,)``.
+    """
+    center, pairs = np.zeros((len(qpos), 3)), set[tuple[int, int]]()
+    turns = {side: np.zeros(len(qpos)) for side in arms}
+    for i, (data, bodies) in enumerate(posed(robot.model, qpos)):
+        center[i], contact = data.subtree_com[0], data.contact
+        met = (bodies > 0).all(axis=1) & (contact.dist < -_DEPTH)
+        is_of_arm = np.zeros(len(met), bool)
+        for side, is_arm in arms.items():
+            touching = met & (is_arm[bodies].sum(axis=1) == 1)
+            is_of_arm |= touching
+            if touching.any():
+                shoulder = robot.segments[f"{side}_elbow"][0].at(data)
+                away = np.linalg.norm(contact.pos[touching] - shoulder, axis=1)
+                turn = (_APART - contact.dist[touching]) / away.clip(min=_LEVER)
+                turns[side][i] = turn.max()
+        pairs |= {(min(pair), max(pair)) for pair in contact.geom[met & ~is_of_arm].tolist()}
+    return center, pairs, turns
+
+
+def _spread(targets: Targets, turns: Mapping[str, np.ndarray], fps: float) -> Targets:
+    """The targets with arms turned outward by `turns`, away from what they touch.
 
     It is smooth, so that an arm does not jump from one side of a leg to the other.
     """
-    directions, turns = dict(targets.directions), {s: np.zeros(len(qpos)) for s in arms}
-    for i, (data, bodies) in enumerate(posed(robot.model, qpos)):
-        met = (bodies > 0).all(axis=1) & (data.contact.dist < -_DEPTH)
-        for side, is_arm in arms.items():
-            touching = met & (is_arm[bodies].sum(axis=1) == 1)
-            if touching.any():
-                shoulder = robot.segments[f"{side}_elbow"][0].at(data)
-                away = np.linalg.norm(data.contact.pos[touching] - shoulder, axis=1)
-                turn = (_APART - data.contact.dist[touching]) / away.clip(min=_LEVER)
-                turns[side][i] = turn.max()
-    frames = max(1, round(_SPREADING * fps))
+    directions, frames = dict(targets.directions), max(1, round(_SPREADING * fps))
     for side, outward in (("left", 1.0), ("right", -1.0)):
         turn = gaussian_filter1d(maximum_filter1d(turns[side], 2 * frames + 1), frames / 2.0)
         for name in {f"{side}_elbow", f"{side}_wrist"} & directions.keys():
@@ -89,31 +141,28 @@ def _spread(
             axis /= np.linalg.norm(axis, axis=1, keepdims=True).clip(min=1e-9)
             turned = Rotation.from_rotvec(turn[:, None] * axis).apply(directions[name])
             directions[name] = turned
-    most = max(float(turn.max()) for turn in turns.values())
-    return replace(targets, directions=directions), most
+    return replace(targets, directions=directions)
 
 
-def _imbalance(
-    robot: Humanoid, targets: Targets, qpos: np.ndarray, fps: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The centre of mass and the change that keeps it from tipping over, ``(frames, 3)``, m.
+def _shift(robot: Humanoid, targets: Targets, center: np.ndarray, fps: float) -> np.ndarray:
+    """The change of the centre of mass that keeps it from tipping over, ``(frames, 3)``, m.
 
     At rest, it is to be near the line between the standing soles.
     """
-    center = np.array([data.subtree_com[0].copy() for data, _ in posed(robot.model, qpos)])
-    shift = np.zeros_like(center)
     speed = np.linalg.norm(np.gradient(center[:, :2], 1.0 / fps, axis=0), axis=1)
-    for i, place in enumerate(center):
-        feet = [s for s in robot.soles if targets.stands[s][i]]
-        if not feet:
-            continue
-        first, last = (targets.soles[side][0][i, :2] for side in (feet[0], feet[-1]))
-        line = last - first
-        share = ((place[:2] - first) @ line / max(line @ line, 1e-9)).clip(0.0, 1.0)
-        off = place[:2] - first - share * line
-        allowed = _NEAR * robot.soles[feet[0]].length / max(float(np.linalg.norm(off)), 1e-9)
-        shift[i, :2] = -off * max(0.0, 1.0 - allowed) * min(1.0, max(0.0, 2.0 - speed[i] / _MOVING))
-    return center, gaussian_filter1d(shift, _SETTLING * fps, axis=0, mode="nearest")
+    (one, other), lengths = robot.soles, [sole.length for sole in robot.soles.values()]
+    is_first, is_last = targets.stands[one], targets.stands[other]
+    ends = [targets.soles[side][0][:, :2] for side in (one, other)]
+    first = np.where(is_first[:, None], *ends)
+    line = np.where(is_last[:, None], *ends[::-1]) - first
+    off = center[:, :2] - first
+    share = (off * line).sum(axis=1) / np.square(line).sum(axis=1).clip(min=1e-9)
+    off -= share.clip(0.0, 1.0)[:, None] * line
+    allowed = _NEAR * np.where(is_first, *lengths)
+    part = 1.0 - allowed / np.linalg.norm(off, axis=1).clip(min=1e-9)
+    part = part.clip(min=0.0) * (2.0 - speed / _MOVING).clip(0.0, 1.0) * (is_first | is_last)
+    shift = np.pad(-off * part[:, None], ((0, 0), (0, 1)))
+    return np.asarray(gaussian_filter1d(shift, _SETTLING * fps, axis=0, mode="nearest"))
 
 
 def _solve(
@@ -131,47 +180,33 @@ def _solve(
     configuration.update(start)
     preferred = targets.posture
     posture = mink.PostureTask(model, _posture_costs(robot) if preferred is None else _POSTURE)
-    posture.set_target(start)
     base = mink.FrameTask(robot.base, "body", [_BASE, _BASE, 0.5 * _BASE], _TRUNK)
     tasks: list[mink.Task] = [posture, base]
     chest = mink.FrameTask(robot.chest, "body", 0.0, _TRUNK)
-    if robot.chest != robot.base:
-        tasks.append(chest)
+    tasks += [chest] if robot.chest != robot.base else []
     soles = {
         side: mink.FrameTask(sole.body, "body", _SOLE, 0.0) for side, sole in robot.soles.items()
     }
-    # A foot in the air must not pull the base where its leg cannot reach.
-    costs = {
-        side: _IN_THE_AIR
-        + (1.0 - _IN_THE_AIR)
-        * gaussian_filter1d(stands.astype(float), _LANDING * fps, mode="nearest")
-        for side, stands in targets.stands.items()
-    }
+    costs = {}  # a foot in the air must not pull the base where its leg cannot reach
+    for side, stands in targets.stands.items():
+        stood = gaussian_filter1d(stands.astype(float), _LANDING * fps, mode="nearest")
+        costs[side] = _IN_THE_AIR + (1.0 - _IN_THE_AIR) * stood
     segments = {
         name: _Direction(a, b, _LEG if name.endswith(("knee", "ankle")) else _LIMB)
         for name, (a, b) in robot.segments.items()
     }
     tasks += [*soles.values(), *segments.values()]
     balance = mink.ComTask([_BALANCE, _BALANCE, 0.0])
-    if center is not None:
-        tasks.append(balance)
+    tasks += [balance] if center is not None else []
     reach = _reach(robot)
     low, high = reach.lower, reach.upper
     limits: list[mink.Limit] = [reach]
     if pairs:
-        apart = [([a], [b]) for a, b in sorted(pairs)]
-        limits.append(
-            mink.CollisionAvoidanceLimit(
-                model,
-                apart,
-                minimum_distance_from_collisions=_APART,
-                collision_detection_distance=_NEARBY,
-            )
-        )
+        geoms = [([a], [b]) for a, b in sorted(pairs)]
+        limits.append(mink.CollisionAvoidanceLimit(model, geoms, 0.85, _APART, _NEARBY))
     qpos = np.zeros((len(targets.base), model.nq))
     for i in range(len(qpos)):
-        if preferred is not None:
-            posture.set_target(preferred[i])
+        posture.set_target(start if preferred is None else preferred[i])
         rotation = targets.pelvis[i]
         base.set_target(_pose(rotation, targets.base[i] - rotation @ middle))
         chest.set_target(_pose(targets.chest[i] @ robot.chest_rotation, np.zeros(3)))
@@ -185,10 +220,9 @@ def _solve(
             segment.target = targets.directions[name][i]
         if center is not None:
             balance.set_target(center[i])
-        if i:
-            most = _SPEED / fps
-            reach.lower = np.maximum(low, configuration.q - most)
-            reach.upper = np.minimum(high, configuration.q + most)
+        most = _SPEED / fps if i else np.inf
+        reach.lower = np.maximum(low, configuration.q - most)
+        reach.upper = np.minimum(high, configuration.q + most)
         try:
             for _ in range(_ITERATIONS if i else _FIRST):
                 step = mink.solve_ik(
@@ -227,8 +261,7 @@ class _Direction(mink.Task):
     def compute_error(self, configuration: mink.Configuration) -> np.ndarray:
         """The segment's direction minus the target, ``(3,)``."""
         along = self._end.at(configuration.data) - self._start.at(configuration.data)
-        error: np.ndarray = along / np.linalg.norm(along) - self.target
-        return error
+        return np.asarray(along / np.linalg.norm(along) - self.target)
 
     def compute_jacobian(self, configuration: mink.Configuration) -> np.ndarray:
         """Its derivative by the degrees of freedom, ``(3, nv)``."""
@@ -240,8 +273,7 @@ class _Direction(mink.Task):
         length = np.linalg.norm(end - start)
         along = (end - start) / length
         across = (np.eye(3) - np.outer(along, along)) / length
-        derivative: np.ndarray = across @ (jacobian - other)
-        return derivative
+        return np.asarray(across @ (jacobian - other))
 
 
 def _reach(robot: Humanoid) -> mink.ConfigurationLimit:
@@ -256,20 +288,6 @@ def _reach(robot: Humanoid) -> mink.ConfigurationLimit:
 
 def _pose(rotation: np.ndarray, place: np.ndarray) -> mink.SE3:
     return mink.SE3.from_rotation_and_translation(mink.SO3.from_matrix(rotation), place)
-
-
-def _collisions(
-    model: mujoco.MjModel, qpos: np.ndarray, arms: Iterable[np.ndarray]
-) -> set[tuple[int, int]]:
-    """The geoms of the robot that touch in any frame, but those of an arm and another part."""
-    pairs = set()
-    for data, bodies in posed(model, qpos):
-        met = (bodies > 0).all(axis=1) & (data.contact.dist < -_DEPTH)
-        for is_arm in arms:
-            met &= is_arm[bodies].sum(axis=1) != 1
-        for geoms in data.contact.geom[met]:
-            pairs.add((int(min(geoms)), int(max(geoms))))
-    return pairs
 
 
 def _lifted(model: mujoco.MjModel, qpos: np.ndarray, fps: float) -> np.ndarray:

@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter1d, label, maximum_filter1d
 from scipy.spatial.transform import Rotation
 
 from simtrain.retarget.humanoid import Humanoid, Sole
-from simtrain.retarget.person import Person, middle
+from simtrain.retarget.person import Person, above, across, middle
 
 _STRETCHED = 0.97  # how straight the robot's legs are where the person's are straight
 _LONGEST, _SINKING = 0.975, 0.06  # of a leg, from hip to ankle; s
@@ -45,45 +45,34 @@ def targets_of(person: Person, robot: Humanoid, stretched: float = _STRETCHED) -
 
     The robot's legs are `stretched` where the person's are straight, as a part of their length.
     """
-    up = _upright(person)
-    across = {
-        part: _unit(person.at[f"left_{part}"] - person.at[f"right_{part}"])
-        for part in ("hip", "shoulder")
-    }
-    pelvis, chest = (_frame(up, across[part]) for part in ("hip", "shoulder"))
+    apart = across(person.at, "hip")
+    left = _unit(apart)
+    up = _upright(person, left)
+    pelvis, chest = _frame(up, left), _frame(up, _unit(across(person.at, "shoulder")))
     scale, ankle = robot.leg, np.mean([sole.ankle[2] for sole in robot.soles.values()])
     hips = middle(person.at, "hip")
     base = scale * hips
     base[:, 2] = ankle + stretched * scale * (hips[:, 2] - person.ankle_height)
-    width = scale * np.median(
-        np.linalg.norm(person.at["left_hip"] - person.at["right_hip"], axis=1)
-    )
-    level = _unit(across["hip"] * [1.0, 1.0, 0.0])
-    wider = (robot.stance - width) / 2.0 * level
+    width = scale * np.median(np.linalg.norm(apart, axis=1))
+    wider = (robot.stance - width) / 2.0 * _unit(left * [1.0, 1.0, 0.0])
     soles = {
         side: _sole_path(person, side, sole, scale, wider if side == "left" else -wider)
         for side, sole in robot.soles.items()
     }
     base[:, 2] -= _too_high(robot, base, pelvis, soles, person.fps)
-    above = {"knee": "hip", "ankle": "knee", "elbow": "shoulder", "wrist": "elbow"}
-    directions = {}
-    for name in robot.segments:
-        side, part = name.split("_")
-        directions[name] = _unit(person.at[name] - person.at[f"{side}_{above[part]}"])
+    directions = {n: _unit(person.at[n] - person.at[above(n)]) for n in robot.segments}
     return Targets(base, pelvis, chest, soles, person.stands, directions)
 
 
-def _upright(person: Person) -> np.ndarray:
+def _upright(person: Person, left: np.ndarray) -> np.ndarray:
     """Directions from hips to shoulders, without the lean of the skeleton itself."""
     hips = middle(person.at, "hip")
     up = _unit(middle(person.at, "shoulder") - hips)
-    left = _unit(person.at["left_hip"] - person.at["right_hip"])
     ahead = _unit(np.cross(left, [0.0, 0.0, 1.0]))
     lean = np.arctan2((up * ahead).sum(axis=1), up[:, 2])
     tall = hips[:, 2] > np.percentile(hips[:, 2], 95) - _TALL
     bias = float(np.median(lean[tall]).clip(-_MOST_LEAN, _MOST_LEAN))
-    upright: np.ndarray = Rotation.from_rotvec(-bias * np.cross([0.0, 0.0, 1.0], ahead)).apply(up)
-    return upright
+    return np.asarray(Rotation.from_rotvec(-bias * np.cross([0.0, 0.0, 1.0], ahead)).apply(up))
 
 
 def _too_high(
@@ -103,8 +92,7 @@ def _too_high(
         lowered = np.maximum(lowered, away[:, 2] - np.sqrt(high.clip(min=0.0)))
     frames = max(1, round(_SINKING * fps))
     lowered = maximum_filter1d(lowered.clip(max=0.3 * robot.leg), 2 * frames + 1)
-    smooth: np.ndarray = gaussian_filter1d(lowered, frames / 2.0, mode="nearest")
-    return smooth
+    return np.asarray(gaussian_filter1d(lowered, frames / 2.0, mode="nearest"))
 
 
 def _sole_path(
@@ -127,16 +115,17 @@ def _sole_path(
     pitch = gaussian_filter1d(pitch, 0.02 * person.fps, mode="nearest")
     half = sole.length / 2.0
 
-    def pivot(turned: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-        """From the center of a sole to its toe, if the heel is raised, or to its heel."""
-        turns = Rotation.from_euler("ZY", np.stack((turned, pitch), axis=1))
-        toe: np.ndarray = turns.apply([half, 0.0, 0.0]) * np.sign(pitch)[:, None]
-        return toe
+    def turned(headings: np.ndarray) -> Rotation:
+        return Rotation.from_euler("ZY", np.stack((headings, pitch), axis=1))
 
-    turns = Rotation.from_euler("ZY", np.stack((yaw, pitch), axis=1))
-    raw = ankle - turns.apply(sole.ankle)
-    # Where the sole would be if it were flat about the point that it stands on.
-    flat = raw + pivot(yaw, pitch) - pivot(yaw, np.sign(pitch) * 1e-9)
+    def raised(headings: np.ndarray) -> np.ndarray:
+        """From the center of a sole that is flat about its toe, if the heel is raised, or heel."""
+        toe = half * np.sign(pitch)
+        back = toe * (1.0 - np.cos(pitch))
+        place = back * np.cos(headings), back * np.sin(headings), toe * np.sin(pitch)
+        return np.stack(place, axis=1)
+
+    flat = ankle - turned(yaw).apply(sole.ankle) - raised(yaw)
     runs, count = label(stands)
     moved = np.zeros((len(yaw), 4))
     for run in range(1, count + 1):
@@ -148,8 +137,7 @@ def _sole_path(
     if count:
         moved = _blended(moved, stands)
     headings = yaw + moved[:, 3]
-    turns = Rotation.from_euler("ZY", np.stack((headings, pitch), axis=1))
-    centers = flat + moved[:, :3] - pivot(headings, pitch) + pivot(headings, np.sign(pitch) * 1e-9)
+    centers = flat + moved[:, :3] + raised(headings)
     lowest = centers[:, 2] - half * np.abs(np.sin(pitch))
     swing, count = label(~stands)
     for run in range(1, count + 1):
@@ -157,7 +145,7 @@ def _sole_path(
         phase = (np.arange(len(frames)) + 1.0) / (len(frames) + 1.0)
         needed = min(_CLEARANCE, 0.01 * len(frames)) * np.sin(np.pi * phase)
         centers[frames, 2] += np.maximum(0.0, needed - lowest[frames])
-    return centers, turns.as_matrix()
+    return centers, turned(headings).as_matrix()
 
 
 def _blended(moved: np.ndarray, is_held: np.ndarray) -> np.ndarray:
@@ -165,8 +153,7 @@ def _blended(moved: np.ndarray, is_held: np.ndarray) -> np.ndarray:
     known = np.flatnonzero(is_held)
     values = moved[[known[0], *known, known[-1]]]
     spline = CubicHermiteSpline([-1, *known, len(is_held)], values, np.zeros_like(values))
-    carried: np.ndarray = spline(np.arange(len(is_held)))
-    return carried
+    return np.asarray(spline(np.arange(len(is_held))))
 
 
 def _frame(up: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -176,5 +163,4 @@ def _frame(up: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    unit: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
-    return unit
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9))

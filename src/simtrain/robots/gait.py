@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonprefix
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def gait(prepared: Prepared) -> Gait:
     return Gait(
         offsets=_offsets(prepared),
         bend=bend,
-        action_scale=_action_scale(prepared, legs),
+        action_scale=_action_scale(prepared),
         lin_vel_x=(round(back * speed, 1), round(ahead * speed, 1)),
         lin_vel_y=(round(right * speed, 1), round(left * speed, 1)),
         ang_vel_z=(-turn, turn),
@@ -90,11 +90,11 @@ def _bend(prepared: Prepared, swing: float) -> tuple[dict[str, float], float]:
     lowest = swing
     for leg, foot in zip(robot.legs, robot.feet, strict=True):
         data = at(model, home)
-        names = pitch_joints(model, data, leg) or list(leg.joints)
+        names = pitch_joints(data, leg) or list(leg.joints)
         places = [model.joint(name).qposadr[0] for name in names]
         sole = data.site(f"{foot.name}_sole")
         target, guess = sole.xpos + np.array([0.0, 0.0, swing]), home[places]
-        move_foot(model, data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
+        move_foot(data, robot, foot, names, target, guess=guess, scale=swing, stay=0.05)
         lowest = min(lowest, swing + float(sole.xpos[2] - target[2]))
         bends |= dict(zip(names, (data.qpos[places] - guess).tolist(), strict=True))
     signs = mirror_signs(model, robot)
@@ -108,7 +108,7 @@ def _bend(prepared: Prepared, swing: float) -> tuple[dict[str, float], float]:
     return lifting, lowest
 
 
-def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
+def _action_scale(prepared: Prepared) -> dict[str, float]:
     """The angle by which an action of 1 moves a target, rad.
 
     It is a fraction of the angle at which the servo exerts its largest torque. Soft servos need
@@ -117,27 +117,24 @@ def _action_scale(prepared: Prepared, legs: int) -> dict[str, float]:
     slowly on the model's own servo, all are larger by the square of the ratio: two legs balance
     by where they step, and need the natural frequency of added servos.
     """
-    torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if legs == 2 else (0.33, 0.18, 0.2, 0.5)
-    robot, height = prepared.robot, prepared.hip_height
-    weight = load * 9.81 * robot.mass * height
+    robot, model, height = prepared.robot, prepared.model, prepared.hip_height
+    is_biped, weight = robot.stance == 2, 9.81 * robot.mass * height
+    torque, load, low, high = (0.125, 0.045, 0.1, 0.5) if is_biped else (0.33, 0.18, 0.2, 0.5)
     driven = {s.joint: s for s in robot.servos if s.torque > 0.0 and s.stiffness > 0.0}
     own = {name for name, servo in driven.items() if servo.kind == "position"}
-    moved = inertias(prepared.model, prepared.home)
-    rate = swing_rate(robot, height) if legs == 2 else 0.0
-    model, data = prepared.model, at(prepared.model, prepared.home)
+    moved, data = inertias(model, prepared.home), at(model, prepared.home)
+    rate = swing_rate(robot, height) if is_biped else 0.0
     hips, thighs = (
-        {name for leg in robot.legs for name in down_to(model, data, leg, number)}
-        for number in (1, 2)
+        {name for leg in robot.legs for name in down_to(data, leg, number)} for number in (1, 2)
     )
     slow = max((moved[n] * rate**2 / driven[n].stiffness for n in hips & own), default=0.0)
     scales: dict[str, float] = {}
     for name in robot.leg_joints:
         if servo := driven.get(name):
-            bent = max(torque * servo.torque, weight) / servo.stiffness
-            least = low if legs == 4 or name in thighs or name in robot.trunk else 0.0
-            if legs == 2 and name in thighs - own:
-                most = _SHARE * 9.81 * robot.mass * height / servo.stiffness
-                least = max(low, min(_STEP, most))
+            bent = max(torque * servo.torque, load * weight) / servo.stiffness
+            least = low if not is_biped or name in thighs or name in robot.trunk else 0.0
+            if is_biped and name in thighs - own:
+                least = max(low, min(_STEP, _SHARE * weight / servo.stiffness))
             scale = min(max(bent, least), high) * max(slow, 1.0)
             scales[name] = float(f"{min(scale, _LARGEST):.2g}")
     return {name: min(s, scales.get(robot.partners[name], s)) for name, s in scales.items()}
@@ -165,18 +162,11 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
 
 def _difference(one: str, other: str) -> tuple[str, str, str, str]:
     """The common start, the different parts and the common end of two names, by words."""
-    before = _common(one, other)
-    after = _common(one[len(before) :][::-1], other[len(before) :][::-1])[::-1]
+    before = commonprefix((one, other))  # noqa: RUF071 - of names, not of paths
+    backward = [name[len(before) :][::-1] for name in (one, other)]
+    after = commonprefix(backward)[::-1]  # noqa: RUF071
     if "_" in before or "_" in after:
-        before = before[: before.rfind("_") + 1]
-        start = after.find("_")
-        after = after[start:] if start >= 0 else ""
-    end = len(after)
-    a, b = (name[len(before) : len(name) - end] for name in (one, other))
+        before = "".join(before.rpartition("_")[:2])
+        after = "".join(after.partition("_")[1:])
+    a, b = (name[len(before) :].removesuffix(after) for name in (one, other))
     return before, a, b, after
-
-
-def _common(one: str, other: str) -> str:
-    """The common start of both."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return "".join(letter for letter, _ in same)

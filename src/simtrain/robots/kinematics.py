@@ -47,23 +47,28 @@ def transmitted(
     Both are ids. Other joints of motors stay, all others follow. 0 where a constraint blocks a
     motor. Shape ``(joints, motors)``.
     """
-    _, slopes = _equalities(model, at(model, qpos))
-    is_hinge = model.jnt_type[model.dof_jntid] != int(mujoco.mjtJoint.mjJNT_FREE)
-    free = is_hinge & ~np.isin(model.dof_jntid, joint_actuators(model)[1])
+    _, slopes = _equalities(at(model, qpos))
+    free = _loose(model, joint_actuators(model)[1])
     driving = slopes[:, model.jnt_dofadr[motors]]
     turns = np.zeros((model.nv, len(motors)))
     turns[free] = -np.linalg.pinv(slopes[:, free], rcond=1e-3) @ driving
     left = np.linalg.norm(slopes @ turns + driving, axis=0)
     turns[:, left > _BLOCKED * np.linalg.norm(driving, axis=0)] = 0.0
-    moved: np.ndarray = turns[model.jnt_dofadr[joints]]
-    return moved
+    return np.asarray(turns[model.jnt_dofadr[joints]])
 
 
-def _equalities(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
+def _loose(model: mujoco.MjModel, held: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Whether degrees of freedom are neither of the base nor of the joints `held`, ``(nv,)``."""
+    is_free = model.jnt_type[model.dof_jntid] == int(mujoco.mjtJoint.mjJNT_FREE)
+    return np.asarray(~is_free & ~np.isin(model.dof_jntid, held))
+
+
+def _equalities(data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
     """How far equality constraints are violated, m or rad, ``(n,)``, and the slopes, ``(n, nv)``.
 
-    Constraints are computed anew, with a dense Jacobian, to which `model` is set in place.
+    Constraints are computed anew, with a dense Jacobian, to which the model is set in place.
     """
+    model = data.model
     model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     mujoco.mj_fwdPosition(model, data)
     rows = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
@@ -79,26 +84,25 @@ def ranges(
     return model.jnt_qposadr[ids], low, high
 
 
-def pitch_joints(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb) -> list[str]:
+def pitch_joints(data: mujoco.MjData, leg: Limb) -> list[str]:
     """The joints of a leg that turn about the lateral axis, from hip to foot."""
-    return [name for name in leg.joints if abs(data.xaxis[model.joint(name).id, 1]) > 0.75]
+    return [name for name in leg.joints if abs(data.joint(name).xaxis[1]) > 0.75]
 
 
-def down_to(model: mujoco.MjModel, data: mujoco.MjData, leg: Limb, number: int) -> tuple[str, ...]:
+def down_to(data: mujoco.MjData, leg: Limb, number: int) -> tuple[str, ...]:
     """The joints of a leg down to one about the lateral axis: 1 is the hip, 2 is the knee."""
-    pitch = pitch_joints(model, data, leg)
+    pitch = pitch_joints(data, leg)
     return leg.joints[: leg.joints.index(pitch[:number][-1]) + 1] if pitch else leg.joints[:number]
 
 
 def hip_height(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> float:
     """Mean height of the legs' first pitch joints, or of their first joints, m."""
     data = at(model, home)
-    hips = [(pitch_joints(model, data, leg) or leg.joints)[0] for leg in robot.legs]
-    return float(np.mean([data.xanchor[model.joint(hip).id][2] for hip in hips]))
+    hips = [(pitch_joints(data, leg) or leg.joints)[0] for leg in robot.legs]
+    return float(np.mean([data.joint(hip).xanchor[2] for hip in hips]))
 
 
 def move_foot(
-    model: mujoco.MjModel,
     data: mujoco.MjData,
     robot: Robot,
     foot: Foot,
@@ -114,8 +118,8 @@ def move_foot(
     Errors in m are multiplied by `scale`; `stay` is the weight of 1 rad from the guess. The base is
     upright. A sole keeps the yaw that it has at the guess.
     """
+    model, site = data.model, data.site(f"{foot.name}_sole")
     places, low, high = ranges(model, joints)
-    site = data.site(f"{foot.name}_sole")
     data.qpos[places] = guess
     mujoco.mj_kinematics(model, data)
     lateral = site.xmat.reshape(3, 3)[1].copy()  # in the frame of the sole
@@ -123,7 +127,7 @@ def move_foot(
     def residuals(q: np.ndarray) -> np.ndarray:
         data.qpos[places] = q
         mujoco.mj_kinematics(model, data)
-        close_loops(model, robot, data)
+        close_loops(data, robot)
         frame = site.xmat.reshape(3, 3) * bool(foot.length)
         turned = (*frame[:2, 2], _YAW * (frame[0] @ lateral))
         return np.concatenate(((site.xpos - target) / scale, turned, stay * (q - guess)))
@@ -134,25 +138,20 @@ def move_foot(
     return float(solution.cost)
 
 
-def close_loops(model: mujoco.MjModel, robot: Robot, data: mujoco.MjData) -> None:
+def close_loops(data: mujoco.MjData, robot: Robot) -> None:
     """Move joints so that equality constraints hold, in place, by Newton steps of minimum norm.
 
     The base and the driven joints of legs and trunk stay.
     """
-    if not model.neq:
+    if not (model := data.model).neq:
         return
-    driven = {model.joint(name).id for name in robot.leg_joints}
-    dofs = [
-        dof
-        for dof, joint in enumerate(model.dof_jntid)
-        if joint not in driven and model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE)
-    ]
+    dofs = _loose(model, [model.joint(name).id for name in robot.leg_joints])
     is_hinge = model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
     limited = np.flatnonzero(model.jnt_limited & is_hinge)
     places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
     step = np.zeros(model.nv)
     for _ in range(_NEWTON_STEPS):
-        apart, slopes = _equalities(model, data)
+        apart, slopes = _equalities(data)
         if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
         step[dofs] = -np.linalg.pinv(slopes[:, dofs], rcond=1e-3) @ apart
@@ -167,12 +166,12 @@ def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarr
     An arm hangs where its center of mass is as low as the ranges of its joints allow.
     """
     data = at(model, home)
-    touching = touching_bodies(model, data)
+    touching = touching_bodies(data)
 
     def is_clear(places: np.ndarray, positions: np.ndarray) -> bool:
         data.qpos[places] = positions
         mujoco.mj_fwdPosition(model, data)
-        return touching_bodies(model, data) <= touching
+        return touching_bodies(data) <= touching
 
     for arm in robot.arms:
         mujoco.mj_fwdPosition(model, data)
@@ -182,23 +181,20 @@ def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarr
             continue
         places, low, high = ranges(model, arm.joints)
         start = data.qpos[places].copy()
-        way = _lowest(model, data, arm.joints, np.clip(start, low, high)) - start
+        way = _lowest(data, arm.joints, np.clip(start, low, high)) - start
         for part in np.linspace(1.0, 0.0, 21):
             lowered = start + _APART * part * way
             if is_clear(places, start + part * way) and is_clear(places, lowered):
                 break
         data.qpos[places] = lowered
-    lowered_home: np.ndarray = data.qpos.copy()
-    return lowered_home
+    return np.array(data.qpos)
 
 
-def _lowest(
-    model: mujoco.MjModel, data: mujoco.MjData, joints: Sequence[str], start: np.ndarray
-) -> np.ndarray:
+def _lowest(data: mujoco.MjData, joints: Sequence[str], start: np.ndarray) -> np.ndarray:
     """Positions of an arm's joints with the lowest center of mass, near `start`."""
-    first = model.joint(joints[0]).id
-    body, (places, low, high) = model.jnt_bodyid[first], ranges(model, joints)
-    reach = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[first]))
+    model, (places, low, high) = data.model, ranges(data.model, joints)
+    body = model.joint(joints[0]).bodyid[0]
+    reach = float(np.linalg.norm(data.subtree_com[body] - data.joint(joints[0]).xanchor))
 
     def height(q: np.ndarray) -> float:
         data.qpos[places] = q
@@ -206,32 +202,33 @@ def _lowest(
         mujoco.mj_comPos(model, data)
         return float(data.subtree_com[body, 2] / reach + 0.01 * np.sum((q - start) ** 2))
 
-    lowest: np.ndarray = minimize(height, start, bounds=list(zip(low, high, strict=True))).x
-    return lowest
+    return np.asarray(minimize(height, start, bounds=list(zip(low, high, strict=True))).x)
 
 
-def bent_arm(model: mujoco.MjModel, arm: Limb, home: np.ndarray) -> np.ndarray:
-    """The pose, near the middle of the ranges, in which the tool can be moved most easily.
+def bent_arm(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
+    """Positions of a robot's keyframe, or those in which its tool can be moved most easily.
 
-    Poses with the fewest touching pairs of bodies are preferred: a fixed base and the first link
-    often touch in every pose, because MuJoCo excludes only contacts with a parent that moves.
+    These are near the middle of the ranges, with the fewest touching pairs of bodies: a fixed base
+    and the first link often touch in every pose, because MuJoCo excludes only contacts with a
+    parent that moves.
     """
+    data, site, (arm,) = posed(model, robot), model.site("tool").id, robot.arms
     dofs = model.jnt_dofadr[[model.joint(name).id for name in arm.joints]]
     places, *bounds = ranges(model, arm.joints)
     low, high = np.clip(bounds, -3.2, 3.2)
-    data, site = mujoco.MjData(model), model.site("tool").id
-    best, best_home = (-np.inf, 0.0), home
+    best, home = (-np.inf, 0.0), np.array(data.qpos)
     random, jacobian = np.random.default_rng(0), np.zeros((6, model.nv))
-    for _ in range(300):
-        data.qpos[:] = home
+    for _ in range(0 if robot.has_keyframe else 300):
         data.qpos[places] = random.uniform(0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
         mujoco.mj_fwdPosition(model, data)
         mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], site)
         ease = float(np.linalg.svd(jacobian[:, dofs], compute_uv=False)[-1])
-        quality = -len(touching_bodies(model, data)), ease
+        quality = -len(touching_bodies(data)), ease
         if data.site_xpos[site, 2] > 0.05 and quality > best:
-            best, best_home = quality, data.qpos.copy()
-    return best_home
+            best, home = quality, np.array(data.qpos)
+    data.qpos[:] = home
+    close_loops(data, robot)
+    return np.array(data.qpos)
 
 
 def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
@@ -242,9 +239,10 @@ def inertias(model: mujoco.MjModel, home: np.ndarray) -> dict[str, float]:
     return {joint.name: float(matrix[joint.dofadr[0], joint.dofadr[0]]) for joint in joints}
 
 
-def touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> set[tuple[int, ...]]:
+def touching_bodies(data: mujoco.MjData) -> set[tuple[int, ...]]:
     """Pairs of bodies that are in contact, by their numbers in ascending order."""
-    return {tuple(sorted(model.geom_bodyid[contact.geom].tolist())) for contact in data.contact}
+    bodies = data.model.geom_bodyid[data.contact.geom]
+    return {tuple(sorted(pair)) for pair in bodies.tolist()}
 
 
 def symmetric(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import mujoco
 import numpy as np
@@ -10,7 +10,8 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from simtrain.env.commands import Arrow, Frame, Marker, Sphere
-from simtrain.robots.kinematics import close_loops, ranges
+from simtrain.robots.gait import Gait
+from simtrain.robots.kinematics import close_loops, ranges, touching_bodies
 from simtrain.robots.prepare import Prepared
 from simtrain.view.renderer import Canvas
 
@@ -22,26 +23,24 @@ _POSES, _SECONDS = 60, 1.5
 _RANGE, _FOOT = (0.95, 0.6, 0.1), (0.9, 0.1, 0.1)
 
 
-def picture(
-    prepared: Prepared,
-    scene: mujoco.MjModel,
-    bend: Mapping[str, float] | None = None,
-    offsets: Sequence[float] = (),
-) -> Image.Image:
+def picture(prepared: Prepared, scene: mujoco.MjModel, figures: Gait | None) -> Image.Image:
     """Three views of the robot at home and, below, half a step, or an arm at its range limits.
 
     Above, the robot is half transparent. Axes are green on the left, blue on the right and gray in
     the middle, which shows a wrong symmetry. Joint ranges are orange, feet are red.
     """
-    poses = [mujoco.MjData(scene) for _ in ((False, True) if bend else (False,))]
+    robot, poses = prepared.robot, [mujoco.MjData(scene) for _ in range(2 if figures else 1)]
     for data in poses:
         data.qpos[:] = prepared.home
-    for name, angle in (bend or {}).items():
-        if _is_ahead(prepared, name, offsets):
-            poses[1].qpos[scene.joint(name).qposadr[0]] += angle
+    if figures:
+        offsets = zip(robot.sites(prepared.model), figures.offsets, strict=True)
+        ahead = {foot.name for foot, offset in offsets if offset > 0.0}
+        for leg, foot in zip(robot.legs, robot.feet, strict=True):
+            for name in leg.joints if foot.name in ahead else ():
+                poses[1].qpos[scene.joint(name).qposadr[0]] += figures.bend.get(name, 0.0)
     for data in poses:
         mujoco.mj_kinematics(scene, data)
-        close_loops(scene, prepared.robot, data)
+        close_loops(data, robot)
         mujoco.mj_forward(scene, data)
     markers, opaque = list(_markers(prepared, scene, poses[0])), scene.geom_rgba.copy()
     columns = []
@@ -89,15 +88,6 @@ def _range(scene: mujoco.MjModel, data: mujoco.MjData, joint: int, size: float) 
         yield Sphere(tuple(start + size * turned), 0.05 * size, _RANGE)
 
 
-def _is_ahead(prepared: Prepared, joint: str, offsets: Sequence[float]) -> bool:
-    """Whether the joint moves a foot that is half a period ahead."""
-    robot, model = prepared.robot, prepared.model
-    feet = zip(robot.sites(model), offsets, strict=True)
-    ahead = {foot.name for foot, offset in feet if offset > 0.0}
-    legs = zip(robot.legs, robot.feet, strict=True)
-    return any(joint in leg.joints and foot.name in ahead for leg, foot in legs)
-
-
 class PosesFilm:
     """A robot in random poses, without gravity, to check axes and ranges.
 
@@ -109,22 +99,18 @@ class PosesFilm:
     def __init__(self, prepared: Prepared, name: str) -> None:
         self.title, self.model = name, prepared.model
         self.data = mujoco.MjData(self.model)
-        self._places, low, high = ranges(self.model, prepared.robot.joints)
+        places, low, high = ranges(self.model, prepared.robot.joints)
         drawn = np.random.default_rng(0).uniform(low, high, (_POSES, len(low)))
-        self._home, self._poses = prepared.home, np.concatenate([drawn, drawn[:1]])
+        self._poses = np.tile(prepared.home, (_POSES + 1, 1))
+        self._poses[:, places] = [*drawn, drawn[0]]
         self.frames = round(_POSES * _SECONDS * self.fps)
 
     def show(self, frame: int) -> list[str]:
         """See `Film.show`; the lines name parts that touch each other."""
         pose, part = divmod(frame / self.fps / _SECONDS, 1.0)
         before, after = self._poses[int(pose)], self._poses[int(pose) + 1]
-        joints = before + (after - before) * min(1.0, 2.0 * part)
-        self.data.qpos[:] = self._home
-        self.data.qpos[self._places] = joints
+        self.data.qpos[:] = before + (after - before) * min(1.0, 2.0 * part)
         mujoco.mj_forward(self.model, self.data)
-        touching = {
-            tuple(self.model.body(int(self.model.geom_bodyid[g])).name for g in contact.geom)
-            for contact in self.data.contact
-        }
-        lines = [f"pose {int(pose) + 1} of {_POSES}"]
-        return lines + [f"{one} and {other} touch each other" for one, other in sorted(touching)]
+        pairs = sorted(touching_bodies(self.data))
+        touching = [" and ".join(self.model.body(body).name for body in pair) for pair in pairs]
+        return [f"pose {int(pose) + 1} of {_POSES}", *(f"{t} touch each other" for t in touching)]

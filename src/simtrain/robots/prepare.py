@@ -6,7 +6,7 @@ weak for legs; other joints get a servo that is computed from the largest torque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,8 +15,7 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError
-from simtrain.robots.facing import face_forward
-from simtrain.robots.inspect import Robot, inspect
+from simtrain.robots.inspect import Robot, face_forward, inspect
 from simtrain.robots.kinematics import (
     at,
     bent_arm,
@@ -29,7 +28,6 @@ from simtrain.robots.kinematics import (
     symmetric,
     touching_bodies,
 )
-from simtrain.robots.looks import add_looks
 from simtrain.robots.read import Source, compiled, refused
 from simtrain.robots.standing import (
     CONTROL_STEP,
@@ -58,6 +56,8 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
+_SHORTEST, _SLENDER, _THICKEST = 0.03, 0.1, 0.035
+"""Minimum length of a bone, m; its radius as a fraction of its length, and at most, m."""
 
 
 @dataclass(frozen=True)
@@ -109,70 +109,26 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
     balls = [joint.name for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_BALL]
     if balls and not spec.equalities:
         raise ConfigError(f"no servo drives a ball joint; make hinges of {', '.join(balls)}")
-    if not robot.legs:
-        return _prepare_arm(spec, robot, notes)
-    _free_base(spec, robot, notes)
-    _add_feet(spec, robot, notes)
-    _add_imu(spec, robot)
-    add_looks(spec, robot)
+    if robot.legs:
+        _free_base(spec, robot, notes)
+        _add_feet(spec, robot, notes)
+        _add_imu(spec, robot)
+    else:
+        _add_tool(spec, robot)
+    _add_looks(spec, robot)
     model = compiled(spec)
-    home = _home(model, robot)
-    if not (robot.has_keyframe or model.neq):
-        home = hang_arms(on_ground(spec), robot, home)
-    home = symmetric(model, robot, home, model.jnt_qposadr)
-    height = hip_height(model, robot, home)
-    bound = _WEIGHT_SHARE * robot.mass * 9.81 * height
-    robot = add_servos(spec, robot, bound, notes, home, swing_rate(robot, height))
-    return _finish(spec, robot, home, height, notes)
-
-
-def step_rate(robot: Robot, hip_height: float) -> float:
-    """Steps of each foot a second."""
-    part = _STEP_FREQUENCY[robot.stance]
-    return float(part * np.sqrt(9.81 / hip_height))
-
-
-def swing_rate(robot: Robot, hip_height: float) -> float:
-    """The natural frequency with which a leg on its servo follows the steps, rad/s."""
-    part = _SWING[robot.stance]
-    return 2.0 * np.pi * part * step_rate(robot, hip_height)
-
-
-def _prepare_arm(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> Prepared:
-    """The same for a robot with a fixed base: a site ``tool`` at the end of its arm."""
-    if robot.is_free:
-        raise ConfigError("no legs were found; name the bodies of the feet with --feet")
-    (arm,) = robot.arms
-    if len(arm.joints) < 2:
-        raise ConfigError("neither legs nor an arm of two joints were found in the model")
-    for joint in [spec.joint(name) for name in arm.joints]:
-        if joint.type == mujoco.mjtJoint.mjJNT_SLIDE and not np.ptp(joint.range):
-            text = f"{joint.name} slides without end: the base of {robot.base} is neither fixed nor"
-            raise ConfigError(f"{text} free; remove the joints of its base, or give them ranges")
-    _forget(spec, "tool")
-    spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
-    add_looks(spec, robot)
-    model = compiled(spec)
-    data = posed(model, robot)
-    if not robot.has_keyframe:
-        data.qpos[:] = bent_arm(model, arm, data.qpos.copy())
-    close_loops(model, robot, data)
-    home = data.qpos.copy()
-    reach = float(at(model, home).xanchor[:, 2].max())
-    robot = add_servos(spec, robot, robot.mass * 9.81 * max(reach, 0.1), notes, home)
-    return _finish(spec, robot, home, 0.0, notes)
-
-
-def _finish(
-    spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, hip_height: float, notes: list[str]
-) -> Prepared:
-    """Choose the physics step and add the keyframe ``home``, in place; the prepared robot."""
-    option = spec.option
-    option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    option.solver, option.cone = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtCone.mjCONE_PYRAMIDAL
-    # The solver does not converge in so few iterations with a larger ratio.
-    option.impratio, option.iterations, option.ls_iterations = 1.0, 10, 20
-    option.noslip_iterations = 0
+    if robot.legs:
+        home = _home(model, robot)
+        if not (robot.has_keyframe or model.neq):
+            home = hang_arms(on_ground(spec), robot, home)
+        home = symmetric(model, robot, home, model.jnt_qposadr)
+        height = hip_height(model, robot, home)
+        bound, rate = _WEIGHT_SHARE * robot.mass * 9.81 * height, swing_rate(robot, height)
+    else:
+        home, height, rate = bent_arm(model, robot), 0.0, 0.0
+        bound = robot.mass * 9.81 * max(float(at(model, home).xanchor[:, 2].max()), 0.1)
+    robot = add_servos(spec, robot, bound, notes, home, rate)
+    _choose_solver(spec.option)
     touching = _leave_contacts(spec, home)
     home, ctrl = _at_rest(spec, robot, home)
     if robot.stance == 2:
@@ -180,7 +136,25 @@ def _finish(
         home, ctrl = _at_rest(spec, robot, home)
     timestep = float(spec.option.timestep)
     spec.add_key(name="home", qpos=home, ctrl=ctrl)
-    return Prepared(robot, spec, home, ctrl, timestep, hip_height, touching, tuple(notes))
+    return Prepared(robot, spec, home, ctrl, timestep, height, touching, tuple(notes))
+
+
+def step_rate(robot: Robot, hip_height: float) -> float:
+    """Steps of each foot a second."""
+    return float(_STEP_FREQUENCY[robot.stance] * np.sqrt(9.81 / hip_height))
+
+
+def swing_rate(robot: Robot, hip_height: float) -> float:
+    """The natural frequency with which a leg on its servo follows the steps, rad/s."""
+    return 2.0 * np.pi * _SWING[robot.stance] * step_rate(robot, hip_height)
+
+
+def _choose_solver(option: mujoco.MjOption) -> None:
+    option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    option.solver, option.cone = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtCone.mjCONE_PYRAMIDAL
+    # The solver does not converge in so few iterations with a larger ratio.
+    option.impratio, option.iterations, option.ls_iterations = 1.0, 10, 20
+    option.noslip_iterations = 0
 
 
 def _leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, str], ...]:
@@ -189,7 +163,7 @@ def _leave_contacts(spec: mujoco.MjSpec, home: np.ndarray) -> tuple[tuple[str, s
     Excluding does not act on the explicit pairs of geoms in `<contact>`, so these are removed.
     """
     model = compiled(spec)
-    bodies = sorted(touching_bodies(model, at(model, home)))
+    bodies = sorted(touching_bodies(at(model, home)))
     pairs = tuple((model.body(one).name, model.body(two).name) for one, two in bodies)
     for one, two in pairs:
         spec.add_exclude(bodyname1=one, bodyname2=two)
@@ -237,14 +211,13 @@ def _check_masses(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _free_base(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
-    if not robot.is_free:
-        if joints := spec.body(robot.base).joints:
-            text = (
-                f"its base {robot.base} must float or be fixed; it has the joint {joints[0].name}"
-            )
-            raise ConfigError(f"{text}: remove its joints from the model, and a free one is added")
-        spec.body(robot.base).add_freejoint(name="floating_base")
-        notes.append(f"{robot.base} floats now")
+    if robot.is_free:
+        return
+    if joints := spec.body(robot.base).joints:
+        text = f"its base {robot.base} must float or be fixed; it has the joint {joints[0].name}"
+        raise ConfigError(f"{text}: remove its joints from the model, and a free one is added")
+    spec.body(robot.base).add_freejoint(name="floating_base")
+    notes.append(f"{robot.base} floats now")
 
 
 def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
@@ -287,9 +260,9 @@ def _add_feet(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> None:
 
 def _forget(spec: mujoco.MjSpec, name: str) -> None:
     """Remove a site and its sensors, in place, from a model that was prepared before."""
-    named = (spec.site, name), (spec.sensor, f"{name}_contact"), (spec.sensor, f"{name}_linvel")
-    for find, its in named:
-        if (old := find(its)) is not None:
+    sensors = spec.sensor(f"{name}_contact"), spec.sensor(f"{name}_linvel")
+    for old in (spec.site(name), *sensors):
+        if old is not None:
             spec.delete(old)
 
 
@@ -305,36 +278,94 @@ def _add_imu(spec: mujoco.MjSpec, robot: Robot) -> None:
         sensor.intprm[:3] = [1, 0, 1]
 
 
+def _add_tool(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """A site ``tool`` at the end of the arm of a robot with a fixed base."""
+    if robot.is_free:
+        raise ConfigError("no legs were found; name the bodies of the feet with --feet")
+    (arm,) = robot.arms
+    if len(arm.joints) < 2:
+        raise ConfigError("neither legs nor an arm of two joints were found in the model")
+    for joint in [spec.joint(name) for name in arm.joints]:
+        if joint.type == mujoco.mjtJoint.mjJNT_SLIDE and not np.ptp(joint.range):
+            text = f"{joint.name} slides without end: the base of {robot.base} is neither fixed nor"
+            raise ConfigError(f"{text} free; remove the joints of its base, or give them ranges")
+    _forget(spec, "tool")
+    spec.body(arm.end).add_site(name="tool", pos=robot.tool, group=4)
+
+
+def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Make all bodies visible, in place; new geoms have no mass and touch nothing.
+
+    In a model without meshes, a body gets a bone between two joints that no shape connects. A body
+    without a shape and with other than one bone is drawn as the ellipsoid of its inertia.
+    """
+    model = compiled(spec)
+    bones = [] if spec.meshes else list(_bones(model, robot))
+    with_bone = [body for body, *_ in bones]
+    for number, body in enumerate(spec.bodies[1:], start=1):
+        geoms = list(body.geoms)
+        for geom in geoms if all(geom.group > 2 for geom in geoms) else ():
+            geom.group = 2
+        is_heavy = model.body_mass[number] > 0.002 * model.body_mass.sum()
+        if not geoms and is_heavy and with_bone.count(number) != 1:
+            look = body.add_geom(type=mujoco.mjtGeom.mjGEOM_ELLIPSOID, mass=0.0, group=2)
+            look.pos, look.quat = model.body_ipos[number], model.body_iquat[number]
+            look.size = np.sqrt(np.maximum(5.0 * inertia_sizes(model, number), 1e-6))
+            look.contype = look.conaffinity = 0
+    for number, start, end in bones:
+        look = spec.bodies[number].add_geom(type=mujoco.mjtGeom.mjGEOM_CAPSULE, mass=0.0, group=2)
+        look.fromto = [*start, *end]
+        look.size[0] = min(_SLENDER * float(np.linalg.norm(end - start)), _THICKEST)
+        look.contype = look.conaffinity = 0
+
+
+def _bones(model: mujoco.MjModel, robot: Robot) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Bodies, and the ends of a bone in their frames: joints, feet and the tool of an arm."""
+    data, weld = at(model, model.qpos0), model.body_weldid
+    ends = [(foot.body, foot.center) for foot in robot.feet] or [(robot.arms[0].end, robot.tool)]
+    points = [(data.body(name), place) for name, place in ends]
+    places = [(weld[body.id], body.xpos + body.xmat.reshape(3, 3) @ p) for body, p in points]
+    moved = [model.joint(name).bodyid[0] for name in robot.joints]
+    joints = {body: data.xanchor[model.body_jntadr[body]] for body in moved}
+    places += [(weld[model.body_parentid[body]], anchor) for body, anchor in joints.items()]
+    for body, end in places:
+        start, frame = joints.get(body, data.xpos[body]), data.xmat[body].reshape(3, 3)
+        geoms = np.flatnonzero(weld[model.geom_bodyid] == body)
+        turned = data.geom_xmat[geoms].reshape(-1, 3, 3)
+        center, half = np.split(model.geom_aabb[geoms], 2, axis=1)
+        middle = np.einsum("nji,nj->ni", turned, (start + end) / 2.0 - data.geom_xpos[geoms])
+        is_open = not (np.abs(middle - center) < half + 0.01).all(axis=1).any()
+        if body and is_open and np.linalg.norm(end - start) > _SHORTEST:
+            yield int(body), (start - data.xpos[body]) @ frame, (end - data.xpos[body]) @ frame
+
+
 def _home(model: mujoco.MjModel, robot: Robot) -> np.ndarray:
     """Positions in which the robot stands on bent knees, with flat soles below its hips."""
     data = posed(model, robot)
     data.qpos[:7] = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     mujoco.mj_kinematics(model, data)
-    close_loops(model, robot, data)
+    close_loops(data, robot)
     for _ in range(3):  # legs have mass
         mujoco.mj_comPos(model, data)
         center = float(data.subtree_com[0, 0])
         for leg, foot in zip(robot.legs, robot.feet, strict=True):
-            _bend(model, data, robot, leg, foot, center)
+            _bend(data, robot, leg, foot, center)
     soles = [data.site(f"{foot.name}_sole").xpos[2] - foot.radius for foot in robot.feet]
     data.qpos[2] = -min(soles)
-    home: np.ndarray = data.qpos.copy()
-    return home
+    return np.array(data.qpos)
 
 
-def _bend(
-    model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float
-) -> None:
+def _bend(data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: float) -> None:
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
     If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the
     robot lies in it.
     """
-    pitch = pitch_joints(model, data, leg)
+    model, pitch = data.model, pitch_joints(data, leg)
     if len(pitch) < 2:
         return
     sole = data.site(f"{foot.name}_sole").xpos.copy()
-    anchors = [data.xanchor[model.joint(name).id].copy() for name in pitch]
+    anchors = [data.joint(name).xanchor.copy() for name in pitch]
     hip, last = anchors[0], anchors[-1]
     links = [float(np.linalg.norm(b - a)) for a, b in pairwise(anchors)]
     links.append(float(last[2] - sole[2] if foot.length else np.linalg.norm(last - sole)))
@@ -345,7 +376,7 @@ def _bend(
         part = _CROUCH[robot.stance]
         height, knee = part * length, 2.0 * np.arccos(part)
         guesses = [guesses[0].copy() for _ in range(2)]
-        signs = [np.sign(data.xaxis[model.joint(name).id, 1]) for name in pitch[:2]]
+        signs = [np.sign(data.joint(name).xaxis[1]) for name in pitch[:2]]
         for guess, bent in zip(guesses, (knee, -knee), strict=True):
             turns = signs * np.array([-bent / 2.0, bent])
             guess[[leg.joints.index(name) for name in pitch[:2]]] = turns
@@ -355,9 +386,9 @@ def _bend(
     tries = []
     for guess in guesses:
         at_length = {"guess": guess, "scale": length, "stay": 0.002}
-        cost = move_foot(model, data, robot, foot, leg.joints, target, **at_length)
-        forward = data.xanchor[model.joint(pitch[1]).id][0] > hip[0]
+        cost = move_foot(data, robot, foot, leg.joints, target, **at_length)
+        forward = data.joint(pitch[1]).xanchor[0] > hip[0]
         tries.append((round(cost, 5), forward != is_biped, tuple(data.qpos[places])))
     data.qpos[places] = min(tries)[2]
     mujoco.mj_kinematics(model, data)
-    close_loops(model, robot, data)
+    close_loops(data, robot)

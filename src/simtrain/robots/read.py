@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from xml.etree import ElementTree
@@ -151,8 +151,7 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
     """The name of the body of the world that has hinges or slides below it."""
 
     def moves(body: mujoco.MjsBody) -> bool:
-        joints = [joint for part in (body, *body.find_all("body")) for joint in part.joints]
-        return any(joint.type in (_SLIDE, _HINGE) for joint in joints)
+        return any(joint.type in (_SLIDE, _HINGE) for joint in body.find_all("joint"))
 
     def is_placeholder(body: mujoco.MjsBody) -> bool:
         """Whether nothing but a joint is there, such as for one that a version lacks."""
@@ -160,9 +159,9 @@ def _root(spec: mujoco.MjSpec, base: str | None) -> str:
         mass = sum(part.mass if part.explicitinertial else np.inf for part in parts)
         return bool(mass < _NOTHING)
 
-    names = [body.name for body in spec.worldbody.bodies if moves(body)]
-    real = [b.name for b in spec.worldbody.bodies if b.name in names and not is_placeholder(b)]
-    names = names if base else real or names
+    moving = [body for body in spec.worldbody.bodies if moves(body)]
+    names = [body.name for body in moving if base or not is_placeholder(body)]
+    names = names or [body.name for body in moving]
     if not names:
         raise ConfigError("the model has no joint that could be driven")
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -199,13 +198,9 @@ def _leave_surroundings(source: Source) -> None:
     left = [*others, *world.geoms, *world.sites, *world.cameras, *world.lights]
     for body in others:
         spec.delete(body)  # with all that refers to it
-    obj = mujoco.mjtObj
-    parts = {
-        obj.mjOBJ_GEOM: (spec.geoms, world.geoms),
-        obj.mjOBJ_SITE: (spec.sites, world.sites),
-        obj.mjOBJ_CAMERA: (spec.cameras, world.cameras),
-    }
-    own = {k: {e.name for e in all_} - {e.name for e in w} for k, (all_, w) in parts.items()}
+    base, obj = spec.body(source.base), mujoco.mjtObj
+    kinds = obj.mjOBJ_GEOM, obj.mjOBJ_SITE, obj.mjOBJ_CAMERA
+    own = {kind: {part.name for part in base.find_all(kind)} for kind in kinds}
     for pair in spec.pairs:
         named = {pair.geomname1, pair.geomname2}
         if named - own[obj.mjOBJ_GEOM]:
@@ -231,17 +226,18 @@ def _leave_surroundings(source: Source) -> None:
 def _find_files(source: Source, path: Path) -> None:
     """Set the paths of meshes and textures to existing files; remove those without a file."""
     spec, missing, around = source.spec, [], path.resolve().parent
-    nearby: dict[str, Path] | None = None
+
+    @cache
+    def nearby() -> dict[str, Path]:
+        folders = around, around.parent / "meshes"
+        files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
+        return {file.name: file for file in files if file.is_file()}
+
     for mesh in [mesh for mesh in spec.meshes if mesh.file]:
         name = mesh.file.rsplit("://", 1)[-1]
         places = [around / spec.compiler.meshdir / name, around / name]
         file = next((place for place in places if place.is_file()), None)
-        if file is None and nearby is None:
-            folders = around, around.parent / "meshes"
-            files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
-            nearby = {file.name: file for file in files if file.is_file()}
-        file = file or (nearby or {}).get(Path(name).name)
-        if file is not None and _is_readable(file):
+        if (file := file or nearby().get(Path(name).name)) and _is_readable(file):
             mesh.file = str(file.resolve())
             continue
         missing.append(Path(name).name)

@@ -98,21 +98,18 @@ def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np
     By inverse dynamics at rest, independent of the strength of servos: `(nq,)`, `(nv,)`.
     """
     data = mujoco.MjData(model)
+    data.qpos[:] = home
 
     def excess(height: float) -> float:
         data.qpos[2] = height
         mujoco.mj_inverse(model, data)
         return float(data.qfrc_inverse[2])
 
-    data.qpos[:] = home
     if model.jnt_type[0] == _FREE:
         low, high = 0.9 * home[2], 1.1 * home[2]
-        if excess(low) < 0.0 < excess(high):
-            excess(brentq(excess, low, high, xtol=1e-6))
-        else:
-            excess(home[2])
-    else:
-        mujoco.mj_inverse(model, data)
+        is_between = excess(low) < 0.0 < excess(high)
+        data.qpos[2] = brentq(excess, low, high, xtol=1e-6) if is_between else home[2]
+    mujoco.mj_inverse(model, data)
     return data.qpos.copy(), data.qfrc_inverse.copy()
 
 
@@ -163,7 +160,7 @@ def move_motors(spec: mujoco.MjSpec, robot: Robot, notes: list[str]) -> bool:
     tree = Tree(model, robot.base)
     above = {body for leg in robot.legs for body in tree.path(model.body(leg.end).id)}
     driven = set(joint_actuators(model)[1].tolist())
-    hinges = np.flatnonzero(model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE))
+    hinges = np.flatnonzero(model.jnt_type >= _SLIDE)
     in_legs = np.isin(model.jnt_bodyid[hinges], list(above))
     joints = [int(j) for j in hinges[in_legs] if j not in driven]
     motors = [int(j) for j in hinges[~in_legs] if j in driven]
@@ -196,14 +193,14 @@ def add_servos(
     bound: float,
     notes: list[str],
     home: np.ndarray,
-    rate: float = 0.0,
+    rate: float,
 ) -> Robot:
     """Position servos for joints without one, in place; `bound` is for unlimited torques, N m.
 
     Joints of legs get a natural frequency of at least `rate` at `home`, rad/s.
     """
     model = compiled(spec)
-    needed, moved = _carried(model, robot), _even_inertias(model, robot, home)
+    loads, moved = _loads(model), _even_inertias(model, robot, home)
     least = _WEAK[robot.stance] * rate**2
     in_legs = {name for leg in robot.legs for name in leg.joints}
     own_legs = [s for s in robot.servos if s.joint in in_legs and s.kind == "position"]
@@ -240,7 +237,7 @@ def add_servos(
             raise ConfigError(f"the motor of {servo.joint} has no torque: write its gear or range")
         inertia = moved[servo.joint]
         swing = inertia * rate**2 if servo.joint in robot.leg_joints else 0.0
-        load = _GRAVITY_MARGIN * needed.get(servo.joint, 0.0)
+        load = 0.0 if servo.joint in in_legs else _GRAVITY_MARGIN * loads[servo.joint]
         stiffness = float(max(torque, load, swing))
         armature = stiffness / (2.0 * np.pi * _BANDWIDTH) ** 2
         if joint.armature < 0.1 * armature:
@@ -269,26 +266,24 @@ def add_servos(
 def stiffen(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray, ctrl: np.ndarray) -> Robot:
     """Make added servos down to the knees so stiff that one of two legs can carry, in place."""
     model = compiled(spec)
-    data, moved, servos = at(model, home), _even_inertias(model, robot, home), []
-    upper = {name for leg in robot.legs for name in down_to(model, data, leg, 2)}
-    added = {s.joint for s in robot.servos if s.kind != "position" and s.torque > 0.0} & upper
-    places = {name: model.jnt_qposadr[model.joint(name).id] for name in added}
-    sag = {name: 2.0 * abs(ctrl[model.actuator(name).id] - home[places[name]]) for name in added}
-    for servo in robot.servos:
-        pair = servo.joint, robot.partners.get(servo.joint, servo.joint)
-        if servo.joint in added:
-            more = max(1.0, *(float(sag[name]) / _SAG for name in pair if name in sag))
-            servo = replace(servo, stiffness=servo.stiffness * more)
-            actuator, joint = spec.actuator(servo.joint), spec.joint(servo.joint)
-            _set_gains(actuator, servo.stiffness, moved[servo.joint], joint)
-        servos.append(servo)
-    return replace(robot, servos=tuple(servos))
+    data, moved = at(model, home), _even_inertias(model, robot, home)
+    servos, sag = {servo.joint: servo for servo in robot.servos}, {}
+    for name in {name for leg in robot.legs for name in down_to(data, leg, 2)}:
+        if servos[name].kind != "position" and servos[name].torque > 0.0:
+            place = model.jnt_qposadr[model.joint(name).id]
+            sag[name] = 2.0 * abs(float(ctrl[model.actuator(name).id] - home[place]))
+    for name in sag:
+        most = max(sag[name], sag.get(robot.partners[name], 0.0))
+        stiffness = servos[name].stiffness * max(1.0, most / _SAG)
+        servos[name] = replace(servos[name], stiffness=stiffness)
+        _set_gains(spec.actuator(name), stiffness, moved[name], spec.joint(name))
+    return replace(robot, servos=tuple(servos.values()))
 
 
 def _even_inertias(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> dict[str, float]:
     """`inertias`, the larger one of both sides, so that both sides get the same servo."""
     moved = inertias(model, home)
-    return {name: max(moved[name], moved[robot.partners.get(name, name)]) for name in robot.joints}
+    return {name: max(moved[name], moved[other]) for name, other in robot.partners.items()}
 
 
 def _new_actuator(spec: mujoco.MjSpec, joint: str) -> mujoco.MjsActuator:
@@ -332,16 +327,12 @@ def _remove_gear(actuator: mujoco.MjsActuator) -> None:
     actuator.actrange = np.sort(actuator.actrange / gear)
 
 
-def _carried(model: mujoco.MjModel, robot: Robot) -> dict[str, float]:
-    """The stiffness with which joints of trunk and arms just carry their load, N m/rad."""
-    data = at(model, model.qpos0)
-    in_legs, needed = {name for leg in robot.legs for name in leg.joints}, {}
-    for name in set(robot.joints) - in_legs:
-        joint = model.joint(name).id
-        body = model.jnt_bodyid[joint]
-        arm = float(np.linalg.norm(data.subtree_com[body] - data.xanchor[joint]))
-        needed[name] = 9.81 * float(model.body_subtreemass[body]) * arm
-    return needed
+def _loads(model: mujoco.MjModel) -> dict[str, float]:
+    """The stiffness with which each joint just carries its load, N m/rad."""
+    data, bodies = at(model, model.qpos0), model.jnt_bodyid
+    arms = np.linalg.norm(data.subtree_com[bodies] - data.xanchor, axis=1)
+    loads = 9.81 * model.body_subtreemass[bodies] * arms
+    return {model.joint(number).name: float(load) for number, load in enumerate(loads)}
 
 
 def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
@@ -351,15 +342,11 @@ def stable_step(model: mujoco.MjModel, home: np.ndarray) -> float:
     """
     fine, fastest = _motion(model, home, _STEPS[-1]), _falling_speed(model, home, _STEPS[-1])
     for timestep in _STEPS:
-        coarse = _motion(model, home, timestep)
-        if not np.abs(coarse - fine).max() < _SAME_MOTION:  # or not finite
-            continue
-        if _falling_speed(model, home, timestep) < _FALLS_FASTER * fastest:
+        apart = np.abs(_motion(model, home, timestep) - fine).max()  # or not finite
+        if apart < _SAME_MOTION and _falling_speed(model, home, timestep) < _FALLS_FASTER * fastest:
             return timestep
-    raise ConfigError(
-        "the simulation is not stable at 1 ms; lower the stiffness of servos (kp), or remove"
-        " linkages of light parts"
-    )
+    text = "the simulation is not stable at 1 ms; lower the stiffness of servos (kp), or remove"
+    raise ConfigError(f"{text} linkages of light parts")
 
 
 def _falling_speed(model: mujoco.MjModel, home: np.ndarray, timestep: float) -> float:

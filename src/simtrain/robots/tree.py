@@ -96,11 +96,9 @@ class Tree:
         if driven and np.isin(model.eq_type, loops).any():
             return set(self.joints()) - driven
         coupled = (model.eq_type == int(kinds.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
-        followers = set()
-        for one, other in zip(model.eq_obj1id[coupled], model.eq_obj2id[coupled], strict=True):
-            names = model.joint(one).name, model.joint(other).name
-            followers.add(names[1] if names[0] in driven else names[0])
-        return followers - driven
+        ends = zip(model.eq_obj1id[coupled], model.eq_obj2id[coupled], strict=True)
+        pairs = [(model.joint(one).name, model.joint(other).name) for one, other in ends]
+        return {other if one in driven else one for one, other in pairs} - driven
 
     def joints(self) -> tuple[str, ...]:
         """Names of hinges and slides, in the model's order."""
@@ -116,19 +114,14 @@ class Tree:
             sides = [self._place(leaf)[1] for leaf in leaves if body in self.path(leaf)]
             if sides and min(sides) < -wide and wide < max(sides):
                 trunk.add(body)
-        groups: dict[int, list[int]] = {}
-        for leaf in leaves:
-            root = next(b for b in self.path(leaf) if b not in trunk)
-            groups.setdefault(root, []).append(leaf)
+        roots = {leaf: next(b for b in self.path(leaf) if b not in trunk) for leaf in leaves}
         limbs = []
-        for root, ends in groups.items():
-            end = min(ends, key=lambda leaf: self.low[leaf])
+        for root in dict.fromkeys(roots.values()):
+            end = min((leaf for leaf in leaves if roots[leaf] == root), key=self.low.__getitem__)
             names = self._names(b for b in self.path(end) if b not in trunk)
             names = tuple(name for name in names if name not in self.passive) or names
             below = self._names(b for b in moved if root in self.path(b))
-            beside = tuple(name for name in below if name not in names)
-            center = self._in_base(self.data.subtree_com[root])
-            limbs.append(Limb(names, beside, self.model.body(end).name, self._place(end), center))
+            limbs.append(self._limb(names, below, root, end))
         return limbs
 
     def legs(self, limbs: list[Limb], feet: Sequence[str]) -> list[Limb]:
@@ -173,10 +166,13 @@ class Tree:
             if len(branches) > 1 and max(map(len, deeper)) - above <= above / 2:
                 path = path[:above]
                 break
-        names = self._names(path)
         below = self._names(b for b in moved if path[-1] in self.path(b)[:-1])
-        center = self._in_base(self.data.subtree_com[path[0]])
-        return Limb(names, below, self.model.body(path[-1]).name, self._place(path[-1]), center)
+        return self._limb(self._names(path), below, path[0], path[-1])
+
+    def _limb(self, joints: tuple[str, ...], below: tuple[str, ...], root: int, end: int) -> Limb:
+        beside = tuple(name for name in below if name not in joints)
+        center = self._in_base(self.data.subtree_com[root])
+        return Limb(joints, beside, self.model.body(end).name, self._place(end), center)
 
     def tool(self, arm: Limb) -> np.ndarray:
         """The grip position in the frame of the arm's end: among fingers, or at its tip, m."""
@@ -186,16 +182,14 @@ class Tree:
         far = max(welded, key=lambda b: float(np.linalg.norm(data.xpos[b] - data.xpos[end])))
         place = data.xpos[far] if far != end else data.xipos[end]
         place = np.mean(data.xipos[fingers], axis=0) if fingers else place
-        seen: np.ndarray = (place - data.xpos[end]) @ data.xmat[end].reshape(3, 3)
-        return seen
+        return np.asarray((place - data.xpos[end]) @ data.xmat[end].reshape(3, 3))
 
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
         """The forward direction: most axes of legs are lateral, and soles are longer in front.
 
         On more than four legs, whose axes lie around the base, it is that with no leg ahead.
         """
-        names = [name for leg in legs for name in leg.joints]
-        axes = [self.data.xaxis[self.model.joint(name).id] @ self.rotation for name in names]
+        axes = [self.data.joint(n).xaxis @ self.rotation for leg in legs for n in leg.joints]
         along_x, along_y, _ = np.square(axes).sum(axis=0) if axes else np.zeros(3)
         is_turned = along_x > 1.5 * along_y
         if len(legs) > 4:
@@ -217,10 +211,10 @@ class Tree:
         """The foot of the leg that ends in the body `end`."""
         model, body = self.model, self.model.body(end).id
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
-        geoms = [g for b in welded for g in _geoms_of(model, b)]
+        geoms = np.flatnonzero(np.isin(model.geom_bodyid, welded)).tolist()
         geoms = [g for g in geoms if _collides(model, g)] or geoms
-        shapes = [(g, _surface(model, self.data, g, -self.up)) for g in geoms]
-        shapes = shapes or [(-1, _inertia_box(model, self.data, body))]
+        shapes = [(g, _surface(self.data, g, -self.up)) for g in geoms]
+        shapes = shapes or [(-1, _inertia_box(self.data, body))]
         owners = np.repeat([g for g, _ in shapes], [len(points) for _, points in shapes])
         points = self._in_base(np.concatenate([points for _, points in shapes]))
         lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
@@ -279,8 +273,8 @@ class Tree:
         return tuple(self.model.joint(j).name for b in bodies for j in self._hinges(b))
 
     def _hinges(self, body: int) -> list[int]:
-        first, count = self.model.body_jntadr[body], self.model.body_jntnum[body]
-        return [j for j in range(first, first + count) if self.model.jnt_type[j] >= _SLIDE]
+        own = (self.model.jnt_bodyid == body) & (self.model.jnt_type >= _SLIDE)
+        return [int(j) for j in np.flatnonzero(own)]
 
     def _refuse_wheels(self, limbs: list[Limb]) -> None:
         """Raise ConfigError if limbs on both sides end on wheels."""
@@ -300,27 +294,26 @@ class Tree:
         geoms, body = self.foot("", limb.end).geoms, model.jnt_bodyid[joint]
         center = data.geom_xpos[geoms[0]] if geoms else data.xipos[body]
         axis, away = data.xaxis[joint], center - data.xanchor[joint]
-        return bool(
-            abs(axis @ self.up) < 0.5 and np.linalg.norm(np.cross(axis, away)) < 0.02 * self.scale
-        )
+        is_central = np.linalg.norm(np.cross(axis, away)) < 0.02 * self.scale
+        return bool(abs(axis @ self.up) < 0.5 and is_central)
 
     def _points(self, body: int) -> np.ndarray:
         """Points on the surface of a body, and its position, in the world, ``(n, 3)``."""
-        shapes = [_surface(self.model, self.data, g, -self.up) for g in _geoms_of(self.model, body)]
+        geoms = np.flatnonzero(self.model.geom_bodyid == body).tolist()
+        shapes = [_surface(self.data, geom, -self.up) for geom in geoms]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
     def _in_base(self, points: np.ndarray) -> np.ndarray:
-        seen: np.ndarray = (points - self.origin) @ self.rotation
-        return seen
+        return np.asarray((points - self.origin) @ self.rotation)
 
     def _place(self, body: int) -> np.ndarray:
         return self._in_base(self.data.xpos[body])
 
     def _limb_of(self, foot: str, limbs: list[Limb]) -> Limb:
-        place = self._body(foot, "--feet")
+        place = self.path(self._body(foot, "--feet"))
         for limb in limbs:
-            end = self.model.body(limb.end).id
-            if end in self.path(place) or place in self.path(end):
+            end = self.path(self.model.body(limb.end).id)
+            if end[-1] in place or place[-1] in end:
                 return limb
         raise ConfigError(f"--feet names {foot!r}, which is at the end of no limb")
 
@@ -339,12 +332,6 @@ def _level(sole: np.ndarray) -> np.ndarray | None:
     return normal if normal[2] < -0.97 and spread[1] > 0.1 * spread[0] else None
 
 
-def _geoms_of(model: mujoco.MjModel, body: int) -> range:
-    """Ids of the geoms of a body."""
-    first = int(model.body_geomadr[body])
-    return range(first, first + int(model.body_geomnum[body]))
-
-
 def _collides(model: mujoco.MjModel, geom: int) -> bool:
     """Whether a geom can touch anything, by its bits or in a contact pair."""
     bits = model.geom_contype[geom] or model.geom_conaffinity[geom]
@@ -356,10 +343,9 @@ def _radius(model: mujoco.MjModel, geom: int) -> float:
     return float(model.geom_size[geom, 0]) if model.geom_type[geom] in _ROUND else 0.0
 
 
-def _surface(
-    model: mujoco.MjModel, data: mujoco.MjData, geom: int, direction: np.ndarray
-) -> np.ndarray:
+def _surface(data: mujoco.MjData, geom: int, direction: np.ndarray) -> np.ndarray:
     """Points of a geom, including the farthest one in `direction`, in the world, ``(n, 3)``."""
+    model = data.model
     if model.geom_type[geom] == _MESH:
         mesh = model.geom_dataid[geom]
         first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
@@ -368,19 +354,16 @@ def _surface(
         center, half = np.split(model.geom_aabb[geom], 2)
         points = center + _CORNERS * (half - _radius(model, geom))
     frame = data.geom_xmat[geom].reshape(3, 3)
-    moved: np.ndarray = points @ frame.T + data.geom_xpos[geom] + _radius(model, geom) * direction
-    return moved
+    return np.asarray(points @ frame.T + data.geom_xpos[geom] + _radius(model, geom) * direction)
 
 
 def inertia_sizes(model: mujoco.MjModel, body: int) -> np.ndarray:
     """Mean squared distances of a body's mass along the axes of its inertia, m^2, ``(3,)``."""
     x, y, z = model.body_inertia[body] / model.body_mass[body]
-    squares: np.ndarray = np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0
-    return squares
+    return np.asarray(np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0)
 
 
-def _inertia_box(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> np.ndarray:
+def _inertia_box(data: mujoco.MjData, body: int) -> np.ndarray:
     """Corners of the box with a body's mass and inertia, in the world, ``(8, 3)``."""
-    half, frame = np.sqrt(3.0 * inertia_sizes(model, body)), data.ximat[body].reshape(3, 3)
-    corners: np.ndarray = (_CORNERS * half) @ frame.T + data.xipos[body]
-    return corners
+    half, frame = np.sqrt(3.0 * inertia_sizes(data.model, body)), data.ximat[body].reshape(3, 3)
+    return np.asarray((_CORNERS * half) @ frame.T + data.xipos[body])

@@ -59,18 +59,15 @@ def write(prepared: Prepared, name: str, folder: Path, *, is_project: bool = Fal
     with tempfile.TemporaryDirectory(dir=there, prefix=f".{name}-") as temporary:
         made = Path(temporary)
         _make_files(prepared, name, made, folder)
-        new = [path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()]
-        old = [path for path in new if (folder / path).exists()]
+        files = [path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()]
+        old = [path for path in files if (folder / path).exists()]
         alike = functools.partial(filecmp.cmp, shallow=False)
         if differing := [path for path in old if not alike(made / path, folder / path)]:
             shown = "\n".join(_difference(folder / path, made / path) for path in differing)
             text = f"{folder / 'tasks' / name} is there already and differs; nothing is written."
             raise ConfigError(f"{text} Move it away, or choose another name.\n{shown}")
-        if is_project:
-            _make_project(prepared, name, folder, made)
-            project = [made / file for file in ("pyproject.toml", "README.md", ".gitignore")]
-            new += [path.relative_to(made) for path in project if not (folder / path.name).exists()]
-        written = [path for path in new if path not in old]
+        files += _make_project(prepared, name, folder, made) if is_project else []
+        written = [path for path in files if not (folder / path).exists()]
         for path in written:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).replace(folder / path)
@@ -103,40 +100,42 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
         for key, value in FLOOR.items()
     )
     floor = fill(floor, _WIDTH - 6, break_on_hyphens=False).replace("\n", "\n      ")
-    scene = _filled("scene.xml", name=name, middle=extent / 2.5, extent=extent, floor=floor)
+    scene = _filled("scene.xml", name, middle=extent / 2.5, extent=extent, floor=floor)
     (task / "scene.xml").write_text(scene)
     model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
     figures = gait(prepared) if prepared.robot.legs else None
     if figures:
-        (task / "velocity.py").write_text(velocity_file(prepared, figures, name))
+        (task / "velocity.py").write_text(_velocity_file(prepared, figures, name))
     else:
         (task / "reach.py").write_text(_reach_file(prepared, name))
     if not (folder / "tasks" / name / f"{name}.png").exists():
-        steps = (figures.bend, figures.offsets) if figures else ()
         try:
-            picture(prepared, model, *steps).save(task / f"{name}.png")
+            picture(prepared, model, figures).save(task / f"{name}.png")
         except RenderingError as error:
             print(f"no picture: {error}", file=sys.stderr)
     tasks = _strings(tasks_of(prepared, name)).replace("(", "[").replace(",)", "]")
-    test.write_text(_filled("test.py.txt", title=_title(name), tasks=tasks.replace(")", "]")))
+    test.write_text(_filled("test.py.txt", name, tasks=tasks.replace(")", "]")))
 
 
-def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> None:
-    """Write the files of a project that depends on this simtrain."""
+def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> list[Path]:
+    """Write the files of a project that depends on this simtrain into `made`; their names."""
     root, source = Path(__file__).resolve().parents[3], ""
     if (root / "pyproject.toml").is_file():
         path = json.dumps(str(root))
         source = f"\n[tool.uv.sources]\nsimtrain = {{ path = {path}, editable = true }}\n"
     title, task = folder.resolve().name, tasks_of(prepared, name)[0]
     project_name = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-") or name
-    project = _filled("pyproject.toml.txt", name=project_name, source=source)
-    (made / "pyproject.toml").write_text(project)
-    (made / "README.md").write_text(_filled("README.md.txt", title=title, task=task))
-    (made / ".gitignore").write_text(".venv/\n__pycache__/\nlogs/\n")
+    files = {
+        "pyproject.toml": _filled("pyproject.toml.txt", project_name, source=source),
+        "README.md": _filled("README.md.txt", name, title=title, task=task),
+        ".gitignore": ".venv/\n__pycache__/\nlogs/\n",
+    }
+    for file, text in files.items():
+        (made / file).write_text(text)
+    return [Path(file) for file in files]
 
 
-def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
-    """The text of ``velocity.py``."""
+def _velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
     robot, model = prepared.robot, prepared.model
     symmetry, sides, imports = "None", "", "TaskCfg, task"
     if figures.mirror is not None:
@@ -144,21 +143,21 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
         pairs = "".join(f'    "{one}": "{other}",\n' for one, other in figures.mirror.items())
         symmetry = "Mirror(SIDES)"
         sides = f"# Names on the one side and on the other.\nSIDES = {{\n{pairs}}}\n"
+    trunk = model.body_weldid == model.body_weldid[model.body(robot.base).id]
+    heaviest = int(np.where(trunk, model.body_mass, 0.0).argmax())
     welded = model.body_weldid[[model.body(foot.body).id for foot in robot.feet]]
     soles = (model.geom_priority == 1) & np.isin(model.body_weldid[model.geom_bodyid], welded)
     tables = {"bend": _table(figures.bend), "action_scale": _table(figures.action_scale)}
     return _filled(
         "velocity.py.txt",
-        title=_title(name),
-        name=name,
-        function=_function(name),
+        name,
         imports=imports,
         joints=_strings(list(figures.action_scale)),
         feet=f"({'|'.join(foot.name for foot in robot.sites(model))})_sole",
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
         foot_geoms=_strings([model.geom(g).name for g in np.flatnonzero(soles)], 8),
-        base=_plain(_heaviest(prepared, model)),
+        base=_plain(model.body(heaviest).name),
         timestep=prepared.timestep,
         decimation=prepared.decimation,
         symmetry=symmetry,
@@ -168,12 +167,9 @@ def velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
 
 
 def _reach_file(prepared: Prepared, name: str) -> str:
-    """The text of ``reach.py``."""
     return _filled(
         "reach.py.txt",
-        title=_title(name),
-        name=name,
-        function=_function(name),
+        name,
         joints=_strings(prepared.robot.arms[0].joints),
         reach=round(_reach(prepared), 2),
         timestep=prepared.timestep,
@@ -188,13 +184,6 @@ def _reach(prepared: Prepared) -> float:
     ids = [model.joint(name).id for name in prepared.robot.arms[0].joints]
     points = np.array([*data.xanchor[ids], data.site("tool").xpos])
     return float(np.linalg.norm(np.diff(points, axis=0), axis=1).sum())
-
-
-def _heaviest(prepared: Prepared, model: mujoco.MjModel) -> str:
-    """The heaviest of the bodies that are fixed to the base."""
-    base = model.body_weldid[model.body(prepared.robot.base).id]
-    masses = np.where(model.body_weldid == base, model.body_mass, 0.0)
-    return str(model.body(int(masses.argmax())).name)
 
 
 def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
@@ -216,13 +205,10 @@ def _write_model(prepared: Prepared, folder: Path, name: str) -> None:
     (folder / f"{name}.xml").write_text(spec.to_xml())
 
 
-def _filled(template: str, **values: Any) -> str:
+def _filled(template: str, name: str, **values: Any) -> str:
     text = resources.files("simtrain.robots").joinpath("templates", template).read_text()
-    return text.format(**values)
-
-
-def _title(name: str) -> str:
-    return name.replace("-", " ").capitalize()
+    title, function = name.replace("-", " ").capitalize(), _function(name)
+    return text.format(**{"name": name, "title": title, "function": function} | values)
 
 
 def _function(name: str) -> str:
