@@ -180,7 +180,7 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     import torch
 
     from simtrain.benchmark.figures import about_machine
-    from simtrain.benchmark.layers import device_name
+    from simtrain.benchmark.ranks import device_name
     from simtrain.benchmark.pictures import draw_until
     from simtrain.benchmark.until import UntilResults, read_until, train_seeds
     from simtrain.launch.rank import share_of_cores

@@ -8,7 +8,7 @@ from tiny_training import ALONE
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
-from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
+from simtrain.benchmark.ranks import Clock, StoppedError, _bare_physics, measure_layers
 from simtrain.training.loop import Trainer
 
 
