@@ -42,7 +42,6 @@ def test_the_serial_part_is_what_more_threads_make_no_shorter():
     seconds = {n: {layer: [2.0 + 6.0 / n] for layer in LAYERS} for n in (1, 2, 4)}
     some = [figures_of(dataclasses.replace(CASE, threads=n), 10**6, seconds[n]) for n in seconds]
     all_of_them = Results(sum(some, ()), {})
-    assert [all_of_them.speed_up(part[0]) for part in some] == pytest.approx([1.0, 1.6, 8 / 3.5])
     assert all_of_them.serial_part(some[0][0]) == pytest.approx(2.0, rel=1e-3)
     assert math.isnan(results().serial_part(results().figures[0]))
     headers = [[column.header for column in t.columns] for t in all_of_them.tables(None, 0.1)]
