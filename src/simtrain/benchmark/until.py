@@ -8,7 +8,6 @@ seeds are right as long as half of them succeed.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import re
 import statistics
@@ -26,7 +25,7 @@ from simtrain.benchmark.figures import checked, fraction, new_table, read_conten
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import differences, resolved
 from simtrain.errors import ConfigError, flag
-from simtrain.files import damage_as_config_error
+from simtrain.files import as_json, damage_as_config_error
 from simtrain.launch.plan import Job
 from simtrain.limits import Count, Positive
 from simtrain.run.directory import read_config_file
@@ -123,10 +122,9 @@ class UntilResults:
         """The text of a file that `read_until` reads."""
         content = {"format": _FORMAT, **self.about, **asdict(self)}
         del content["about"]
-        medians = {what: self.median(what) for what in COSTS}
-        known = {what: median if median < math.inf else None for what, median in medians.items()}
-        content |= {"reached": self.reached, "median": known}
-        return json.dumps(content, indent=2) + "\n"
+        medians = {what: self.median(what) for what in COSTS}  # null where they are infinite
+        content |= {"reached": self.reached, "median": medians}
+        return as_json(content, indent=2) + "\n"
 
     def ratios(self, before: UntilResults) -> dict[str, float]:
         """The medians of `COSTS`, each as a multiple of before.
