@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +52,8 @@ class Settings:
     tf32: bool = True
 
 
+Clock = Callable[[torch.device, Callable[[], None]], float]
+"""Seconds that a block takes on a device."""
 Measured = tuple[tuple[Figure, ...], str]
 """The figures of a job of ranks, and the model of the device of rank 0."""
 
@@ -102,10 +105,8 @@ def case_config(case: Case) -> TrainConfig:
     return replace(default_config(case.task), num_envs=case.num_envs, engine=case.engine)
 
 
-def measure_cases(
-    cases: Sequence[Case], settings: Settings, say: Callable[[object], None], stop: StopSignals
-) -> Measured | None:
-    """Measure all cases, printing lines by `say`; None if a signal ended that."""
+def measure_cases(cases: Sequence[Case], settings: Settings, stop: StopSignals) -> Measured | None:
+    """Measure all cases, and print each; None if a signal ended that."""
     figures: tuple[Figure, ...] = ()
     name = ""
     for ranks, threads in dict.fromkeys((case.ranks, case.threads) for case in cases):
@@ -113,7 +114,7 @@ def measure_cases(
         devices = (settings.devices.first(ranks),)
         job = Job(("localhost",), devices, threads=threads, grace_seconds=10.0)
         given = job, measure_rank, some, settings
-        measured = launch_ranks(*given, receive=say, stop=stop, log_dir="")
+        measured = launch_ranks(*given, receive=print, stop=stop, log_dir="")
         if measured is None or stop():
             return None
         figures, name = figures + measured[0], measured[1]
@@ -141,7 +142,7 @@ def measure_rank(
             closing(make_trainer(config, rank, make_timer(rank.device), say)) as trainer,
         ):
             try:
-                seconds = measure_layers(trainer, settings.repetitions, Clock(rank, stop), say)
+                seconds = measure_layers(trainer, settings.repetitions, stop, say)
             except StoppedError:
                 return None
         steps = case.ranks * case.num_envs * config.num_steps_per_env
@@ -155,30 +156,28 @@ class StoppedError(Exception):
     """A rank was told to stop."""
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Times blocks over all ranks, which go through them together."""
+def seconds_of(
+    rank: Rank, stop: Callable[[], bool], device: torch.device, block: Callable[[], None]
+) -> float:
+    """Seconds that `block`, which all ranks go through, takes on the slowest device.
 
-    rank: Rank
-    stop: Callable[[], bool]
-
-    def time(self, device: torch.device, block: Callable[[], None]) -> float:
-        """Seconds that `block` takes on the slowest device; StoppedError if told to stop."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        block()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - start
-        everyone = self.rank.all_gather([seconds, float(self.stop())])
-        if everyone[:, 1].any():
-            raise StoppedError
-        return float(everyone[:, 0].max())
+    StoppedError if a rank is told to stop.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    block()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - start
+    everyone = rank.all_gather([seconds, float(stop())])
+    if everyone[:, 1].any():
+        raise StoppedError
+    return float(everyone[:, 0].max())
 
 
 def measure_layers(
-    trainer: Trainer, repetitions: int, clock: Clock, say: Callable[[str], None]
+    trainer: Trainer, repetitions: int, stop: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[str, list[float]]:
     """Seconds of each layer's blocks of one rollout; all ranks call it together.
 
@@ -186,6 +185,7 @@ def measure_layers(
     A first round, which is not counted, compiles, captures graphs and fills caches.
     """
     env, steps = trainer.env, trainer.ppo.storage.num_transitions_per_env
+    clock = partial(seconds_of, trainer.rank, stop)
     actions = torch.randn(steps, env.num_envs, env.num_actions, device=env.device)
     start = env.sim.state()
     controls: list[Tensor] = []
@@ -202,8 +202,8 @@ def measure_layers(
     trainer.begin()
     for _ in range(1 + repetitions):
         seconds["physics"].append(physics(clock))
-        seconds["env_step"].append(clock.time(env.device, lambda: _step_through(env, actions)))
-        seconds["training"].append(clock.time(trainer.rank.device, training))
+        seconds["env_step"].append(clock(env.device, lambda: _step_through(env, actions)))
+        seconds["training"].append(clock(trainer.rank.device, training))
         for text in (text for iteration in latest for text in iteration.warnings):
             say(f"warning: {text}")
         seconds["rollout"].append(latest[-1].metrics["Perf/collection_time"])
@@ -263,10 +263,10 @@ def _bare_physics(
     def seconds(clock: Clock) -> float:
         if engine.name == "mujoco":
             batch.state[...] = start["state"].numpy()
-            return clock.time(engine.device, simulate_batch)
+            return clock(engine.device, simulate_batch)
         present = engine.state()
         engine.set_state(start)
-        spent = clock.time(engine.device, simulate)
+        spent = clock(engine.device, simulate)
         engine.set_state(present)
         return spent
 

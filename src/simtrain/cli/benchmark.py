@@ -142,13 +142,14 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
         end_launched_ranks()
         os._exit(exit_code(number))
 
-    with StopSignals(
+    stop_signals = StopSignals(
         _GRACE_SECONDS,
-        on_signal=lambda n: _print_progress(f"{n.name}: stopping; Ctrl-C again stops at once"),
+        on_signal=lambda n: print(f"{n.name}: stopping; Ctrl-C again stops at once"),
         on_expiry=end,
         on_second_interrupt=lambda: end(Signals.SIGINT),
-    ) as stop:
-        measured = measure_cases(cases, settings, _print_progress, stop)
+    )
+    with redirect_stdout(sys.stderr), stop_signals as stop:  # as with --until
+        measured = measure_cases(cases, settings, stop)
     if measured is None or stop.received is not None:
         return exit_code(stop.received)
     figures, device_name = measured
@@ -239,8 +240,3 @@ def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, f
         return FAILED
     print(f"{results.UNCHANGED} by more than {100.0 * flags.tolerance:g} % (--tolerance)")
     return DONE
-
-
-def _print_progress(message: object) -> None:
-    """To standard error: standard output has the results alone."""
-    print(message, file=sys.stderr, flush=True)
