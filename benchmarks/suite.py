@@ -35,7 +35,7 @@ from rich.table import Table
 from scipy.stats import ttest_ind
 
 from simtrain.benchmark.figures import about_machine, differences, new_table, read_content
-from simtrain.benchmark.layers import device_name
+from simtrain.benchmark.ranks import device_name
 from simtrain.benchmark.until import SeedResult, find_run, read_seed, read_seeds
 from simtrain.cli.terminal import run_command, table_console, write_file
 from simtrain.cli.train import prepare_training

@@ -8,10 +8,10 @@ import mujoco
 import numpy as np
 import pytest
 from needs_opengl import needs_opengl
+from refusal import refused
 
 from simtrain.cli.motion import motion
 from simtrain.cli.terminal import DONE, FAILED
-from simtrain.errors import ConfigError
 from simtrain.motion.clip import MotionClip
 
 G1 = Path(__file__).parents[2] / "tasks" / "g1"
@@ -89,15 +89,15 @@ def test_a_motion_is_shown_as_a_video(here, capsys):
 
 
 MISTAKES = {
-    "konvert a.csv b.npz": r"motion has no command 'konvert' \(did you mean 'convert'",
-    "convert a.csv": r"files given: 1; it is `uv run simtrain motion convert <in.csv or in.npz> <o",
+    "konvert a.csv b.npz": "motion has no command 'konvert' (did you mean 'convert'",
+    "convert a.csv": "files given: 1; it is `uv run simtrain motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
     f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run simtrain motion show <file>`",
     f"show {SQUAT} --video squat.avi": "squat.avi",
-    f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": r"no motion 'sqat' \(did you mean 'squat'",
+    f"make {G1 / 'motions' / 'keyframes.yaml'} sqat": "no motion 'sqat' (did you mean 'squat'",
     "record g1-velocity-flat w.npz --command gait 0 1": "no such command to give; it has velocity",
     "record g1-velocity-flat w.npz --command velocity 1": "velocity needs 3 numbers",
     "record g1-velocity-flat w.npz --command velocity a b c": "there is no command 'a'",
@@ -106,15 +106,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_mistakes_are_told_in_one_line(line, here):
-    with pytest.raises(ConfigError, match=MISTAKES[line]) as error:
+    with refused(MISTAKES[line], here):
         motion(line.split())
-    assert "\n" not in str(error.value)
-    assert not list(here.iterdir())
 
 
 def test_a_robot_that_crashes_mujoco_is_refused(here):
     scene = f'<include file="{G1 / "scene.xml"}"/>'
     hostile = '<asset><model name="m" file="robot.xml"/></asset>'
     (here / "robot.xml").write_text(f"<mujoco>{scene}{hostile}</mujoco>")
-    with pytest.raises(ConfigError, match=r"robot.xml cannot be read: MuJoCo crashes, or 40 s and"):
+    with refused("robot.xml cannot be read: MuJoCo crashes, or 40 s and", here):
         motion(["check", SQUAT, "--robot", "robot.xml"])

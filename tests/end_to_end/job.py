@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from warm import WarmProcess
 
 ONE_RANK = ("--gpu-ids", "None", "--cpu-threads", "1")
@@ -40,6 +41,13 @@ def timeless_metrics(run: Path) -> list[dict[str, Any]]:
         {k: v for k, v in line.items() if k != "wall_s" and not k.startswith("Perf/")}
         for line in metrics_of(run)
     ]
+
+
+def assert_same_networks(path: Path, other: Path) -> None:
+    """The networks of two checkpoints are equal to the bit."""
+    first, second = (torch.load(file, weights_only=True) for file in (path, other))
+    for network in ("actor_state_dict", "critic_state_dict"):
+        torch.testing.assert_close(first[network], second[network], rtol=0.0, atol=0.0)
 
 
 class Job:

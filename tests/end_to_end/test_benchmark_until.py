@@ -51,7 +51,9 @@ def test_seeds_train_one_after_the_other_and_the_same_command_goes_on(here, capf
     assert {"device", "cores", "threads"} == set(content["machine"])
     assert (here / "benchmark.png").read_bytes().startswith(b"\x89PNG")
 
-    monkeypatch.setattr("simtrain.training.job.run_job", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr(
+        "simtrain.benchmark.until.run_job", lambda *_: pytest.fail("it trains again")
+    )
     named = [*COMMAND, "--run-name", "benchmark", "--json", "after.json"]
     compared = [*named, "--compare", "benchmark.json"]
     assert benchmark(compared) == 0

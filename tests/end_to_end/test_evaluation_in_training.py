@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job import ONE_RANK, metrics_of
+from job import ONE_RANK, assert_same_networks, metrics_of
 
 from simtrain.cli.evaluate import evaluate
 from simtrain.cli.train import train
@@ -50,12 +50,7 @@ def test_training_is_the_same_to_the_bit_with_and_without_evaluation(runs, evalu
     plain, other = metrics_of(runs["without"]), metrics_of(runs[evaluated])
     assert [of_training(line) for line in other] == [of_training(line) for line in plain]
     assert not any(tag.startswith("Eval/") for line in plain for tag in line)
-    first, second = (
-        torch.load(runs[r] / "model_5.pt", weights_only=True) for r in ("without", evaluated)
-    )
-    for part in ("actor_state_dict", "critic_state_dict"):
-        for name, tensor in first[part].items():
-            assert torch.equal(tensor, second[part][name]), name
+    assert_same_networks(runs["without"] / "model_5.pt", runs[evaluated] / "model_5.pt")
 
 
 def test_the_policy_is_evaluated_at_intervals_and_at_the_end(runs, capsys):

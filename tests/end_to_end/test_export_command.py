@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusal import refused
 
 from simtrain.cli.export import export
-from simtrain.errors import ConfigError
 
 TASK = "cartpole-balance"
 
@@ -41,10 +41,9 @@ def test_a_checkpoint_is_exported_to_a_folder_in_the_formats_asked_for(run, here
 
 def test_mistakes_are_told(run, here):
     Path("file").touch()
-    before = sorted(here.iterdir())
     for arguments, message in {
         "": "name one run, checkpoint or task",
-        "run run": "name one run, checkpoint or task: .*, not 2",
+        "run run": "simtrain export <run, checkpoint or task>`, not 2",
         "nowhere": "there is no run, checkpoint or task nowhere",
         "run --formats tflite": "--formats is 'tflite'; it must be one of onnx, pt2, torc",
         "run --formats": "--formats needs one or more values",
@@ -52,10 +51,8 @@ def test_mistakes_are_told(run, here):
         "run --ship --verify": "--verify does not go with --ship; verify first",
         "run --verify --verify-threshold 2": "--verify-threshold is 2; it must be between 0 and 1",
         "run --verify --verify-model no.xml": "--verify-model no.xml is not a file",
-        "run --output file": "--output file cannot be made: .*/file is not a folder",
+        "run --output file": f"--output file cannot be made: {here}/file is not a folder",
     }.items():
-        with pytest.raises(ConfigError, match=message) as error:
+        with refused(message, here):
             export(arguments.split())
-        assert "\n" not in str(error.value)
-    assert sorted(here.iterdir()) == before
     assert not Path("run", "exported").exists()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
-from job import Job, metrics_of, timeless_metrics
+from job import Job, assert_same_networks, metrics_of, timeless_metrics
 from rsl_rl_runner import rsl_rl_runner
 
+from simtrain.cli.train import train
 from simtrain.config.tasks import discover
 from simtrain.env.env import Env
-from simtrain.run.metric_tags import PHASES
+from simtrain.run.metric_tags import PHASES, TAG
 from simtrain.sim import EngineCfg
+from simtrain.training.features.timing import LAST
 
 TASK = "cartpole-balance"
 ENVS, STEPS, ITERATIONS = 16, 16, 3
@@ -95,6 +99,45 @@ def test_the_output_has_a_line_for_each_iteration_and_says_what_to_type_next(job
 def test_the_same_seed_gives_the_same_metrics_and_policy_to_the_bit(jobs):
     first, second = (job.run for job in jobs)
     assert timeless_metrics(first) == timeless_metrics(second)
-    policies = [torch.load(r / "model_3.pt", weights_only=True) for r in (first, second)]
-    for name, value in policies[0]["actor_state_dict"].items():
-        assert torch.equal(value, policies[1]["actor_state_dict"][name]), name
+    assert_same_networks(first / "model_3.pt", second / "model_3.pt")
+
+
+def test_a_run_ends_with_a_table_of_its_phases_and_profile_traces_some_iterations(here, capsys):
+    flags = f"""
+        --gpu-ids None --cpu-threads 1 --num-envs 4 --num-steps-per-env 4 --logger none
+        --ppo.num-mini-batches 1 --ppo.num-learning-epochs 1 --ppo.actor.hidden-dims 8
+        --ppo.critic.hidden-dims 8 --max-iterations {LAST + 1} --save-interval 5 --profile
+    """
+    assert train([TASK, *flags.split()]) == 0
+    (run,) = here.glob("logs/*/*")
+    saving = [line["iteration"] for line in metrics_of(run) if line[TAG + "saving"] > 0.0]
+    assert saving == [6, 11]  # that of an iteration is told by the next
+    out = capsys.readouterr().out
+    assert "trace.json" in out
+    table = out[out.index("where the time went") :]
+    for label in ("physics", "policy inference", "backward", "optimizer", "logging", "saving"):
+        assert f"\n  {label} " in table
+
+    events = json.loads((run / "trace.json").read_text())["traceEvents"]
+    names = [event.get("name", "") for event in events if event.get("ph") == "X"]
+    steps = {name for name in names if str(name).startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"}  # it counts from 0
+    assert names.count("physics") == 3 * 4
+    assert names.count("forward") == 3 * 2  # of policy and value
+    assert "aten::addmm" in names
+
+
+@pytest.mark.usefixtures("fast_compilation")
+def test_cartpole_trains_on_the_warp_engine(here, capsys):
+    flags = "--gpu-ids None --engine warp --num-envs 64 --max-iterations 3 --deterministic True"
+    # In this process, whose kernels are compiled already, rather than in one of its own.
+    try:
+        assert train([TASK, *flags.split()]) == 0
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    (run,) = here.glob("logs/*/*")
+    lines = [(line["iteration"], line["Sim/overflow"]) for line in metrics_of(run)]
+    assert lines == [(1, 0.0), (2, 0.0), (3, 0.0)]
+    assert (run / "model_3.pt").is_file()
+    assert "iteration 3/3" in capsys.readouterr().out

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from made_up import make_run, returns
 from matplotlib.figure import Figure
+from refusal import refused
 
 from simtrain.cli.report import report
-from simtrain.errors import ConfigError
 from simtrain.plot.curves import group_runs
 from simtrain.plot.population import draw_population
 from simtrain.plot.report import draw_finished
@@ -253,8 +253,7 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
     for arguments, message in {
         "": "name one or more run directories",
         "empty": "no complete iteration yet",
-        "a --output file/below": "--output file/below cannot be made: .*/file is not a folder",
+        "a --output file/below": f"--output file/below cannot be made: {tmp_path}/file is not a",
     }.items():
-        with pytest.raises(ConfigError, match=re.escape(message).replace(r"\.\*", ".*")):
+        with refused(message, run):
             report(arguments.split())
-    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "metrics.jsonl"]

@@ -95,13 +95,6 @@ class Results:
     """Entries of `about` that must be the same for a fair comparison."""
     UNCHANGED: ClassVar = "no figure fell"
 
-    def by_case(self) -> dict[Case, dict[str, Figure]]:
-        """Case -> layer -> figure, in the order of measuring."""
-        cases: dict[Case, dict[str, Figure]] = {}
-        for figure in self.figures:
-            cases.setdefault(figure.case, {})[figure.layer] = figure
-        return cases
-
     def as_json(self) -> str:
         """The text of a file that `read_results` reads."""
         figures = [asdict(figure) for figure in self.figures]
@@ -110,8 +103,8 @@ class Results:
 
     def speed(self, case: Case, layer: Layer) -> float:
         """Environment steps a second, the median; NaN if that was not measured."""
-        figure = self.by_case().get(case, {}).get(layer)
-        return math.nan if figure is None else figure.steps_per_second
+        speeds = {(f.case, f.layer): f.steps_per_second for f in self.figures}
+        return speeds.get((case, layer), math.nan)
 
     def scaling(self, figure: Figure) -> float:
         """How fast each of several ranks is as a fraction of one rank alone; NaN if unknown."""
@@ -123,10 +116,6 @@ class Results:
         cases = {replace(figure.case, threads=n) for n in {f.threads for f in self.figures}}
         speeds = {case.threads: self.speed(case, figure.layer) for case in cases}
         return {n: speed for n, speed in sorted(speeds.items()) if not math.isnan(speed)}
-
-    def speed_up(self, figure: Figure) -> float:
-        """How often as fast a layer is as with the fewest threads that were measured."""
-        return figure.steps_per_second / next(iter(self.by_threads(figure).values()))
 
     def serial_part(self, figure: Figure) -> float:
         """Microseconds of an env step that more threads make no shorter; NaN for one number.
@@ -163,8 +152,8 @@ class Results:
             }
             if figure.ranks > 1:
                 cells["scaling"] = fraction(self.scaling(figure))
-            if figure.threads > min(self.by_threads(figure)):
-                cells["speed-up"] = fraction(self.speed_up(figure))
+            if figure.threads > min(speeds := self.by_threads(figure)):
+                cells["speed-up"] = fraction(figure.steps_per_second / speeds[min(speeds)])
                 cells["serial µs"] = f"{self.serial_part(figure):.1f}"
             if before is not None:
                 ratio = figure.steps_per_second / before.speed(figure.case, figure.layer)

@@ -8,24 +8,25 @@ seeds are right as long as half of them succeed.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from mujoco import MjModel
 from rich.table import Table
 
 from simtrain.benchmark.figures import checked, fraction, new_table, read_content
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import differences, resolved
 from simtrain.errors import ConfigError, flag
-from simtrain.files import damage_as_config_error
+from simtrain.files import as_json, damage_as_config_error
+from simtrain.launch.plan import Job
 from simtrain.limits import Count, Positive
 from simtrain.run.directory import read_config_file
 from simtrain.run.directory import shown as shown_path
@@ -33,8 +34,9 @@ from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineag
 from simtrain.run.metric_tags import TAG, phase_tags
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
+from simtrain.training.job import run_job
 from simtrain.training.population.evolution import hyper_parameters
-from simtrain.training.resumption import can_resume
+from simtrain.training.resumption import can_resume, open_run
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}
 """The measured costs of a training, and their names in tables and pictures."""
@@ -42,8 +44,6 @@ _FORMAT = "simtrain-until-1"
 _DATE = len("YYYY-MM-DD_HH-MM-SS_")  # before the name that a run was given
 _ALSO = ("init_from", "teacher", "cpu_workers", "eval_interval", "eval_episodes")
 """Settings that decide the results of a benchmark, besides those of a training."""
-Train = Callable[[TrainConfig, Path | None], tuple[Path, int]]
-"""Trains a configuration, or goes on with its run; the run directory and the exit code."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,9 @@ class UntilResults:
         """The text of a file that `read_until` reads."""
         content = {"format": _FORMAT, **self.about, **asdict(self)}
         del content["about"]
-        medians = {what: self.median(what) for what in COSTS}
-        known = {what: median if median < math.inf else None for what, median in medians.items()}
-        content |= {"reached": self.reached, "median": known}
-        return json.dumps(content, indent=2) + "\n"
+        medians = {what: self.median(what) for what in COSTS}  # null where they are infinite
+        content |= {"reached": self.reached, "median": medians}
+        return as_json(content, indent=2) + "\n"
 
     def ratios(self, before: UntilResults) -> dict[str, float]:
         """The medians of `COSTS`, each as a multiple of before.
@@ -198,10 +197,11 @@ def shown(what: str, value: float) -> str:
 
 
 def train_seeds(
-    configs: Sequence[TrainConfig], iterations: int, train: Train, say: Callable[[str], None]
+    configs: Sequence[TrainConfig], job: Job, model: MjModel, iterations: int
 ) -> tuple[SeedResult, ...] | int:
-    """Train what is not trained yet, one after the other; the results, or the exit code of a
-    training that ended before it was done.
+    """Train what is not trained yet, one after the other, as `job` on the task's `model`.
+
+    Returns the results, or the exit code of a training that ended before it was done.
 
     Raises:
         ConfigError: there is a run of a seed with other settings.
@@ -215,15 +215,15 @@ def train_seeds(
         result, is_over = (None, False) if run is None else read_seed(run, condition, iterations)
         if result is not None and is_over:
             commit = f", at commit {result.commit}" if result.commit else ""
-            say(f"{title}: trained before, in {result.run}{commit}")
+            print(f"{title}: trained before, in {result.run}{commit}")
         else:
-            run = run if run is not None and can_resume(run) else None
-            say(f"{title}: {'training' if run is None else 'going on'}")
-            run, code = train(config, run)
+            saved = open_run(run) if run is not None and can_resume(run) else None
+            print(f"{title}: {'training' if saved is None else 'going on'}")
+            run, code = run_job(config, replace(job, seed=config.seed), model, saved)
             gc.collect()  # its environments are gone before the next ones are made
             result, is_over = read_seed(run, condition, iterations)
             if code or not is_over:
-                say("stopped; the same command goes on")
+                print("stopped; the same command goes on")
                 return code
         if result is None:
             raise ConfigError(f"{title}: there is no evaluation within {iterations} iterations")

@@ -29,7 +29,6 @@ from simtrain.run.directory import check_file
 if TYPE_CHECKING:
     from simtrain.benchmark.figures import Results
     from simtrain.benchmark.until import UntilResults
-    from simtrain.config.train import TrainConfig
 
 TASKS = ("cartpole-balance", "go1-velocity-flat")  # measured if none is named
 _GRACE_SECONDS = 20.0
@@ -133,23 +132,24 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     threads = flags.cpu_threads or (share_of_cores(max(flags.ranks)),)
     sizes = flags.ranks, flags.num_envs, threads
     cases = all_cases(tasks, flags.engine, devices.kind, *sizes)
-    if before is not None and not before.by_case().keys() & set(cases):
-        there = "; ".join(str(case) for case in before.by_case())
+    there = {} if before is None else dict.fromkeys(figure.case for figure in before.figures)
+    if before is not None and there.keys().isdisjoint(cases):
         text = "has nothing that this benchmark measures; it has"
-        raise ConfigError(f"--compare {flags.compare} {text} {there}")
+        raise ConfigError(f"--compare {flags.compare} {text} {'; '.join(map(str, there))}")
     settings = Settings(devices, flags.repetitions, flags.cuda_graphs, flags.tf32)
 
     def end(number: Signals) -> NoReturn:
         end_launched_ranks()
         os._exit(exit_code(number))
 
-    with StopSignals(
+    stop_signals = StopSignals(
         _GRACE_SECONDS,
-        on_signal=lambda n: _print_progress(f"{n.name}: stopping; Ctrl-C again stops at once"),
+        on_signal=lambda n: print(f"{n.name}: stopping; Ctrl-C again stops at once"),
         on_expiry=end,
         on_second_interrupt=lambda: end(Signals.SIGINT),
-    ) as stop:
-        measured = measure_cases(cases, settings, _print_progress, stop)
+    )
+    with redirect_stdout(sys.stderr), stop_signals as stop:  # as with --until
+        measured = measure_cases(cases, settings, stop)
     if measured is None or stop.received is not None:
         return exit_code(stop.received)
     figures, device_name = measured
@@ -180,13 +180,11 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     import torch
 
     from simtrain.benchmark.figures import about_machine
-    from simtrain.benchmark.layers import device_name
     from simtrain.benchmark.pictures import draw_until
+    from simtrain.benchmark.ranks import device_name
     from simtrain.benchmark.until import UntilResults, read_until, train_seeds
     from simtrain.launch.rank import share_of_cores
     from simtrain.training.features.conditions import stop_condition
-    from simtrain.training.job import run_job
-    from simtrain.training.resumption import open_run
 
     condition = str(stop_condition(config))
     before = None if flags.compare is None else read_until(flags.compare)
@@ -199,12 +197,8 @@ def _measure_until(tasks: Sequence[str], flags: BenchmarkFlags, words: Sequence[
     configs = [replace(config, seed=seed, run_name=f"{name}_seed-{seed}") for seed in seeds]
     configs[-1].check()
 
-    def train(config: TrainConfig, run: Path | None) -> tuple[Path, int]:
-        saved = None if run is None else open_run(run)
-        with redirect_stdout(sys.stderr):  # standard output has the results alone
-            return run_job(config, replace(job, seed=config.seed), model, saved)
-
-    trained = train_seeds(configs, iterations, train, _print_progress)
+    with redirect_stdout(sys.stderr):  # standard output has the results alone
+        trained = train_seeds(configs, job, model, iterations)
     if isinstance(trained, int):
         return trained
     until = ["--until", str(flags.until), "--seeds", str(len(seeds))]
@@ -246,8 +240,3 @@ def _show(results: Results | UntilResults, before: Any, flags: BenchmarkFlags, f
         return FAILED
     print(f"{results.UNCHANGED} by more than {100.0 * flags.tolerance:g} % (--tolerance)")
     return DONE
-
-
-def _print_progress(message: object) -> None:
-    """To standard error: standard output has the results alone."""
-    print(message, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from simtrain.api import EvaluationCfg, choose_device, make_evaluator, open_policy
 from simtrain.cli.parse import parse_flags, split_paths
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from simtrain.training.evaluator import Evaluation
     from simtrain.training.saved_policy import SavedPolicy
 
+    _Result = tuple[SavedPolicy, TaskCfg, Evaluation]
+
 
 @dataclass
 class EvaluateFlags(EvaluationCfg):
@@ -34,12 +36,6 @@ class EvaluateFlags(EvaluationCfg):
     """File for the results as JSON; without a name, or with -, only JSON is written to standard
     output."""
     env: TaskCfg | None = None
-
-
-class _Result(NamedTuple):
-    saved: SavedPolicy
-    task: TaskCfg
-    evaluation: Evaluation
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -103,7 +99,7 @@ def _evaluate_all(policies: list[tuple[SavedPolicy, TaskCfg]], cfg: EvaluateFlag
         assert evaluation is not None  # only where it may be stopped
         for text in evaluation.warnings.values():
             print(f"warning: {text}", file=sys.stderr)
-        results.append(_Result(saved, task, evaluation))
+        results.append((saved, task, evaluation))
     return results
 
 
@@ -111,11 +107,11 @@ def _print_table(results: list[_Result], cfg: EvaluateFlags, engine: EngineCfg) 
     from simtrain.run.console import fitted
     from simtrain.training.evaluator import heading, with_margin
 
-    tasks = ", ".join({result.saved.config.task: None for result in results})
+    tasks = ", ".join({saved.config.task: None for saved, *_ in results})
     how = f"seed {cfg.seed}, {engine.name} on {engine.device}; means with 95 % intervals"
     console = table_console()
     console.print(fitted(f"{tasks}: {cfg.episodes} episodes, {how}", console), soft_wrap=True)
-    names = list(dict.fromkeys(name for r in results for name in r.evaluation.estimates))
+    names = list(dict.fromkeys(name for *_, it in results for name in it.estimates))
     rows = []
     for saved, _, evaluation in results:
         checkpoint = "/".join(saved.checkpoint.absolute().parts[-2:])
@@ -126,7 +122,7 @@ def _print_table(results: list[_Result], cfg: EvaluateFlags, engine: EngineCfg) 
             values = (with_margin(n, estimates[n]) if n in estimates else "-" for n in names)
             rows.append([title, iteration, *values])
     print_table(console, ["checkpoint", "iteration", *map(heading, names)], rows)
-    first, *others = [as_plain(result.task) for result in results]
+    first, *others = [as_plain(task) for _, task, _ in results]
     kinds = ("commands", "rewards")
     if differ := [kind for kind in kinds if any(other[kind] != first[kind] for other in others)]:
         figures = "returns" if differ == ["rewards"] else "figures"

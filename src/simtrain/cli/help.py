@@ -52,6 +52,12 @@ class _Group:
         for group in self.groups:
             yield from group.walk()
 
+    def parts(self) -> Iterator[_Group]:
+        """The groups below this group, down to the mappings of terms."""
+        for group in self.groups if self.kind else ():
+            yield group
+            yield from group.parts()
+
     def all_flags(self) -> list[_Flag]:
         """The flags of this group and of all groups below it."""
         return [flag for group in self.walk() for flag in group.flags]
@@ -87,7 +93,9 @@ def help_text(prog: str, config: Any, topic: str, description: str | None = None
         raise ConfigError(f"--help: there is no group and no flag {topic!r}{near}")
     lines = [f"usage: {prog} [flags]", "", *_wrapped(description or root.text), ""]
     if topic == "all":
-        lines += [*_table(root.flags), *_sections(root.groups)]
+        lines += _table(root.flags)
+        for part in root.parts():
+            lines += ["", *_section(part)]
     else:
         is_brief = bool(root.groups) and len(root.flags) > _MANY
         lines += [*_table(root.flags, is_brief=is_brief), *_overview(root)]
@@ -188,14 +196,10 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<!e\.g)(?<!et al)\.(?=\s|$)", text)[0]
 
 
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns, 120)
-
-
 def _wrapped(text: str, indent: int = 0) -> list[str]:
-    space = " " * indent
+    width, space = min(shutil.get_terminal_size().columns, 120), " " * indent
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(text, _width(), initial_indent=space, subsequent_indent=space, **options)
+    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space, **options)
 
 
 def _row(head: str, text: str) -> list[str]:
@@ -220,27 +224,15 @@ def _table(flags: Iterable[_Flag], *, is_brief: bool = False) -> list[str]:
 
 def _overview(group: _Group) -> list[str]:
     """The groups below a group, and their contents, under a title; nothing without groups."""
-    rows = _names(group)
-    return ["\nGroups of flags:", *rows] if rows else []
-
-
-def _names(group: _Group) -> list[str]:
     rows: list[str] = []
-    for part in group.groups if group.kind else ():
+    for part in group.parts():
         if part.kind:
-            rows += [*_row(f"  {part.name}", _first_sentence(part.text)), *_names(part)]
+            rows += _row(f"  {part.name}", _first_sentence(part.text))
             continue
         for mapping in [inner for inner in part.groups if not inner.kind] or [part]:
             names = [term.name.removeprefix(f"{mapping.name}.") for term in mapping.groups]
             rows += _row(f"  {mapping.name}", ", ".join(names))
-    return rows
-
-
-def _sections(groups: Iterable[_Group]) -> list[str]:
-    lines: list[str] = []
-    for group in groups:
-        lines += ["", *_section(group), *_sections(group.groups if group.kind else ())]
-    return lines
+    return ["\nGroups of flags:", *rows] if rows else []
 
 
 def _section(group: _Group) -> list[str]:

@@ -102,9 +102,7 @@ def _show(prepared: Prepared, findings: Sequence[Finding], name: str) -> None:
 
     robot = prepared.robot
     kind = f"on {len(robot.legs)} legs" if robot.legs else "with an arm"
-    table = Table(title=f"{name}: {robot.mass:.1f} kg {kind}")
-    for column in ("", "", "what was found"):
-        table.add_column(column)
+    table = Table("", "", "what was found", title=f"{name}: {robot.mass:.1f} kg {kind}")
     hips = f", hips {prepared.hip_height:.2f} m high" if robot.legs else ", fixed"
     step = f"physics steps of {1e3 * prepared.timestep:g} ms"
     table.add_row("", "base", f"{robot.base}{hips}; {step}")

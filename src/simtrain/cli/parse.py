@@ -14,7 +14,6 @@ import tyro
 from tyro import _errors
 
 from simtrain.cli.help import help_text, help_topic
-from simtrain.config.tree import flags_of
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.files import check_path
 from simtrain.limits import check, in_words, leaves
@@ -120,7 +119,8 @@ def _message(event: _errors.ParseErrorEvent, config: object) -> str | None:
     if isinstance(event, _errors.UnrecognizedArgs):
         unknown = [token for token in event.tokens if token.startswith("-")] or event.tokens
         name = unknown[0].split("=", 1)[0]
-        flags = flags_of(config)
+        paths = leaves(config, suppressed=False)
+        flags = [flag(*path) for path in paths if path[-1] != "params"]
         others = _OTHERS_FOR_TRAIN if "--until" in flags else {}
         others = _OTHERS_FOR_PLAY if "--policy" in flags else others
         here = others.get(name.replace("_", "-")) or _default_of_term(name, config)

@@ -53,7 +53,7 @@ def report(arguments: Sequence[str]) -> int:
 def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = None) -> list[str]:
     """Write the report of some runs; lines that say where it is."""
     from simtrain.plot.report import draw_report
-    from simtrain.run.directory import PICTURE, check_file, make_folder
+    from simtrain.run.directory import PICTURE, check_file, make_folder, shown
     from simtrain.run.logged import NothingLoggedError, Run, members_of, read_run
 
     runs: dict[Path, Run] = {}
@@ -71,8 +71,7 @@ def _write(paths: Sequence[Path], output: Path | None, refresh: float | None = N
         print(f"warning: {run.path / text}", file=sys.stderr)
     for problem in empty:
         print(f"warning: left out, {problem}", file=sys.stderr)
-    common = Path(os.path.commonpath([path.resolve() for path in paths]))
-    common = common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
+    common = shown(Path(os.path.commonpath([path.resolve() for path in paths])))
     output = output or (paths[0] if len(paths) == 1 else common)
     if output.suffix in (".png", ".html") and not output.is_dir():
         picture, page = output.with_suffix(".png"), output.with_suffix(".html")

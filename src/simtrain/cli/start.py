@@ -87,9 +87,7 @@ class _Unused(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         self.__class__ = ModuleType  # type: ignore[assignment]
-        spec = self.__spec__
-        assert spec is not None
-        assert spec.loader is not None
+        spec: Any = self.__spec__
         self.__path__ = list(spec.submodule_search_locations or ())
         with _without_marks() if self.__name__ == "tensordict" else nullcontext():
             spec.loader.exec_module(self)

@@ -137,17 +137,18 @@ def print_table(console: Console, titles: Sequence[str], rows: Sequence[Sequence
         return
     for first, *cells in rows:
         console.print(first, soft_wrap=True)
-        console.print(_table((), [pair for pair in zip(titles[1:], cells, strict=True) if pair[1]]))
+        console.print(
+            _table(("", ""), [pair for pair in zip(titles[1:], cells, strict=True) if pair[1]])
+        )
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """The first column to the left, the others to the right; without titles no header."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=bool(titles))
-    for number in range(len(rows[0])):
-        title = titles[number] if titles else ""
-        table.add_column(title, justify="right" if number else "left", overflow="fold")
+    heads = [Column(title, justify="right", overflow="fold") for title in titles]
+    heads[0].justify = "left"
+    table = Table(*heads, box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=any(titles))
     for row in rows:
         table.add_row(*row)
     return table

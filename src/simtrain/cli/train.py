@@ -88,15 +88,13 @@ def list_tasks(arguments: Sequence[str]) -> int:
 
     from simtrain.cli.terminal import table_console
     from simtrain.config.tasks import discover
+    from simtrain.run.directory import shown
 
     registry = discover()
     folded = (Column(title, overflow="fold") for title in ("description", "from"))
     table = Table(Column("task", no_wrap=True), *folded, box=None, pad_edge=False)
-    here = Path.cwd()
     for task in registry.tasks.values():
-        path = Path(task.source)
-        shown = str(path.relative_to(here) if here in path.parents else path)
-        table.add_row(task.name, task.description, shown)
+        table.add_row(task.name, task.description, str(shown(Path(task.source))))
     table_console().print(table)
     for file, trace in registry.broken.items():
         print(f"\n{file} could not be imported:\n{trace}", file=sys.stderr)

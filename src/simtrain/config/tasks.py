@@ -203,9 +203,7 @@ def _import_file(path: Path) -> ModuleType:
     name = f"simtrain_tasks.{path.parent.name}.{path.stem}"
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(sys.modules)
     sys.path.insert(0, str(path.parent))

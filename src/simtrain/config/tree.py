@@ -160,11 +160,6 @@ def with_overrides(config: ConfigT, overrides: Mapping[str, Any]) -> ConfigT:
     return cast(ConfigT, result)
 
 
-def flags_of(config: object) -> list[str]:
-    """All flags of a configuration."""
-    return [flag(*path) for path in leaves(config, suppressed=False) if path[-1] != "params"]
-
-
 def continued(default: ConfigT, run_default: dict[str, Any], run: dict[str, Any]) -> ConfigT:
     """The configuration of a resumed run without flags: `default`, the task's now, and its flags.
 

@@ -31,24 +31,21 @@ def ancestors(exchanges: Sequence[Exchange], member: int) -> list[int]:
 def draw_population(run: Path) -> Figure:
     """The picture of a population's run, which has an exchange; ConfigError if it is damaged."""
     with damage_as_config_error(f"the population {run} is damaged"):
-        return _draw(run)
-
-
-def _draw(run: Path) -> Figure:
-    fitness = read_config_file(run)["config"].get("population_fitness", "").partition(":")[0]
-    exchanges, path = read_lineage(run), run.resolve()
-    names = list(exchanges[0]["members"][0]["values"])
-    scores = [-math.inf if m["score"] is None else m["score"] for m in exchanges[-1]["members"]]
-    line = ancestors(exchanges, int(np.argmax(scores)))
-    heights = [_TALL, _TALL, *([_SMALL] * math.ceil(len(names) / _COLUMNS))]
-    with sheet(f"{path.parent.name}/{path.name}", _COLUMNS, heights) as figure:
-        grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
-        _draw_fitness(figure.add_subplot(grid[0, :]), exchanges, fitness, line)
-        _draw_tree(figure.add_subplot(grid[1, :]), exchanges, line)
-        for i, name in enumerate(names, start=2 * _COLUMNS):
-            _draw_values(figure.add_subplot(grid[i]), exchanges, name, line)
-        for ax in figure.axes:
-            counts_on_x(ax, "iterations", exchanges[-1]["iteration"])
+        fitness = read_config_file(run)["config"].get("population_fitness", "").partition(":")[0]
+        exchanges, path = read_lineage(run), run.resolve()
+        last = exchanges[-1]
+        names = list(exchanges[0]["members"][0]["values"])
+        scores = [-math.inf if m["score"] is None else m["score"] for m in last["members"]]
+        line = ancestors(exchanges, int(np.argmax(scores)))
+        heights = [_TALL, _TALL, *([_SMALL] * math.ceil(len(names) / _COLUMNS))]
+        with sheet(f"{path.parent.name}/{path.name}", _COLUMNS, heights) as figure:
+            grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
+            _draw_fitness(figure.add_subplot(grid[0, :]), exchanges, fitness, line)
+            _draw_tree(figure.add_subplot(grid[1, :]), exchanges, line)
+            for i, name in enumerate(names, start=2 * _COLUMNS):
+                _draw_values(figure.add_subplot(grid[i]), exchanges, name, line)
+            for ax in figure.axes:
+                counts_on_x(ax, "iterations", last["iteration"])
     return figure
 
 

@@ -54,9 +54,8 @@ def draw_report(
     pictures = {run.resolve().name: as_file(draw_population(run)) for run in populations}
     sections = [_section(task, groups) for task, groups in tasks.items()]
     for name, png in pictures.items():
-        title = f"The population {name}"
-        image = _image(title, "png", png)
-        sections.append(f"<section><h3>{escape(title)}</h3>\n{image}</section>")
+        image = _image(f"The population {name}", "png", png)
+        sections.append(f"<section><h3>The population {escape(name)}</h3>\n{image}</section>")
     page = Template(Path(__file__).with_name("report.template.html").read_text()).substitute(
         title=escape(", ".join(tasks)),
         refresh=f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else "",

@@ -8,7 +8,7 @@ from tiny_training import ALONE
 
 from simtrain.algorithms.ppo import PPO
 from simtrain.benchmark.figures import LAYERS
-from simtrain.benchmark.layers import Clock, StoppedError, _bare_physics, measure_layers
+from simtrain.benchmark.ranks import StoppedError, _bare_physics, measure_layers
 from simtrain.training.loop import Trainer
 
 
@@ -22,7 +22,7 @@ def test_every_layer_is_measured_as_often_as_asked_for_after_a_round_to_warm_up(
     trainer = make_trainer()
     trainer._new_warnings = lambda *of_what: ("rollouts run without CUDA graphs",)
     lines: list[str] = []
-    seconds = measure_layers(trainer, 2, Clock(ALONE, lambda: False), lines.append)
+    seconds = measure_layers(trainer, 2, lambda: False, lines.append)
     assert {layer: len(times) for layer, times in seconds.items()} == dict.fromkeys(LAYERS, 2)
     assert all(time > 0.0 for times in seconds.values() for time in times)
     assert trainer.iteration == 4  # two to warm up
@@ -38,7 +38,7 @@ def test_a_signal_ends_it_after_the_block():
         return len(asked) == 4
 
     with pytest.raises(StoppedError):
-        measure_layers(trainer, 2, Clock(ALONE, stop), print)
+        measure_layers(trainer, 2, stop, print)
     assert trainer.iteration == 2
 
 
@@ -54,7 +54,7 @@ def test_bare_physics_simulates_the_same_as_the_engine_and_leaves_it_alone(monke
     monkeypatch.setattr(mujoco.batch, "Batch", noted)
     physics = _bare_physics(env.sim, start, controls, env.cfg.decimation)
     for _ in range(2):  # each time from the start
-        physics(Clock(ALONE, lambda: False))
+        physics(lambda device, block: block())
     assert torch.equal(env.sim.state()["state"], start["state"])
     for control in controls:
         env.bind("ctrl").copy_(control)
