@@ -33,7 +33,7 @@ from simtrain.robots.check import check
 from simtrain.robots.gait import gait
 from simtrain.robots.inspect import inspect
 from simtrain.robots.kinematics import inertias
-from simtrain.robots.prepare import Prepared
+from simtrain.robots.prepare import Prepared, prepare
 from simtrain.robots.read import read
 from simtrain.robots.standing import Guided, targets
 
@@ -765,6 +765,8 @@ def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_pat
     prepared = prepared_of(on_a_base, tmp_path)
     assert prepared.touching == (("base", "a"),)
     assert np.abs(prepared.home[1:3]).max() > 0.3
+    with pytest.raises(ConfigError, match="--end base: no hinge or slide moves"):
+        prepare(read(tmp_path / "robot.xml"), end="base")
 
 
 def test_an_arm_gets_a_task_in_which_it_reaches(

@@ -160,6 +160,8 @@ class Tree:
         path = max(paths, key=lambda path: len(self._names(path)))
         if end is not None:
             path = paths[self.bodies.index(self._body(end, "--end"))]
+            if not path:
+                raise ConfigError(f"--end {end}: no hinge or slide moves this body")
         for above, body in enumerate(path, start=1) if end is None else ():
             deeper = [p for p in paths if body in p[:-1]]
             branches = {p[p.index(body) + 1] for p in deeper}
