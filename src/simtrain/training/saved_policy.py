@@ -6,6 +6,7 @@ contains only the settings that are not the task's own, see `deployment.export.s
 
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +172,11 @@ def check_programs(config: TrainConfig, trusted: TrainConfig) -> None:
     module. Accepted are classes of rsl_rl, of simtrain and of modules that the task's file has
     imported, and all that is in `trusted`, the task's configuration with the flags of this command.
     """
-    owns = (trusted.ppo.actor, trusted.ppo.critic, trusted.distillation.teacher)
-    networks = (config.ppo.actor, config.ppo.critic, config.distillation.teacher)
-    names = ("ppo.actor", "ppo.critic", "distillation.teacher")
-    for name, network, own in zip(names, networks, owns, strict=True):
-        model = network.model
+    for name in ("ppo.actor.model", "ppo.critic.model", "distillation.teacher.model"):
+        model, own = map(attrgetter(name), (config, trusted))
         module = model.partition(":")[0] if ":" in model else "rsl_rl"
-        if model != own.model and module not in sys.modules and module.split(".")[0] not in _OWN:
-            text = f"--{name}.model {model} is named by a run; its module is not run for that"
+        if model != own and module not in sys.modules and module.split(".")[0] not in _OWN:
+            text = f"--{name} {model} is named by a run; its module is not run for that"
             raise ConfigError(f"{text}: import {module} in the task's file if it is yours")
     for name, motor in config.env.actuators.items():
         file = getattr(motor, "network", None)
