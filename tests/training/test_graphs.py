@@ -121,11 +121,16 @@ def busy_cartpole(**rewards: Callable[..., Any]) -> TaskCfg:
     command = ObservationTermCfg(mdp.generated_commands, command="target")
     cfg.observations["actor"] = {**actor, name: noisy, "command": command}
     cfg.commands = {"target": CommandTermCfg(Target, resampling_time_range=(0.1, 0.3))}
-    pushes = EventTermCfg(push, mode="interval", interval_range_s=(0.1, 0.2))
-    cfg.events = {**cfg.events, "push": pushes}
+    cfg.events = {
+        **cfg.events,
+        "push": EventTermCfg(push, mode="interval", interval_range_s=(0.1, 0.2)),
+    }
     cfg.curricula = {"nudge": CurriculumTermCfg(nudge)}
-    more = {"still": still, **rewards}
-    cfg.rewards = cfg.rewards | {n: RewardTermCfg(f, weight=0.1) for n, f in more.items()}
+    cfg.rewards = {
+        **cfg.rewards,
+        "still": RewardTermCfg(still, weight=0.1),
+        **{key: RewardTermCfg(func, weight=0.1) for key, func in rewards.items()},
+    }
     cfg.ppo.actor.hidden_dims = cfg.ppo.critic.hidden_dims = (16,)
     cfg.ppo.num_mini_batches = cfg.ppo.num_learning_epochs = 2
     return cfg
