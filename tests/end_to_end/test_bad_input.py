@@ -50,6 +50,7 @@ MISTAKES = [
     ("nothing", "task 'nothing' in {here}/tasks/jump.py returned NoneType, not a TaskCfg"),
     (f"{TASK} --wandb-project walks", "--wandb-project walks needs --logger wandb"),
     (f"{TASK} --cpu-threads 100000", "--cpu-threads is 100000; at most"),
+    (f"{TASK} --hosts node --ssh-config /no/such/file", "--ssh-config /no/such/file is not a file"),
     (f"{TASK} --gpu-ids None --cpu-workers 2 --torchrunx-log-dir /proc/logs", "cannot be written"),
     (
         f"{TASK} --eval-device cpu",

@@ -78,10 +78,8 @@ def test_a_gpu_that_pytorch_cannot_use_is_a_mistake_for_every_rank():
         Devices("cuda", 2, "0,1").use(1)
 
 
-@pytest.mark.parametrize(("used_before", "is_refused"), [(False, False), (True, True)])
-def test_a_process_that_can_no_longer_choose_its_gpu_is_refused(
-    used_before, is_refused, monkeypatch
-):
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_process_that_can_no_longer_choose_its_gpu_is_refused(used_before, monkeypatch):
     """CUDA reads ``CUDA_VISIBLE_DEVICES`` once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     uuids = [f"uuid {number}" for number in range(4)]
@@ -94,7 +92,7 @@ def test_a_process_that_can_no_longer_choose_its_gpu_is_refused(
 
     monkeypatch.setattr(plan, "visible_gpus", visible)
     devices = resolve_devices((3,), 1, HostGpus(None, uuids))
-    if is_refused:
+    if used_before:
         with pytest.raises(ConfigError, match="this process used CUDA before"):
             devices.use(0)
     else:
@@ -138,22 +136,22 @@ def test_another_process_lists_the_gpus_and_numbers_them_as_nvidia_smi_does(
 
 
 @pytest.mark.parametrize(
-    ("eval_device", "visible", "devices"),
+    ("eval_device", "devices"),
     [
-        (None, "4,6", None),
-        ("cpu", "4,6", Devices("cpu", 1, "")),
-        ("cuda:1", "4,6", Devices("cuda", 1, "6")),
-        ("cuda:2", "4,6", r"the visible GPUs are 0 to 1 \(CUDA_VISIBLE_DEVICES=4,6\)"),
+        (None, None),
+        ("cpu", Devices("cpu", 1, "")),
+        ("cuda:1", Devices("cuda", 1, "6", ("uuid 1",))),
     ],
 )
-def test_the_device_of_the_evaluator(eval_device, visible, devices):
-    if isinstance(devices, str):
-        message = rf"^--eval-device cuda:2: {devices}; --eval-device cpu evaluates on the CPU$"
-        with pytest.raises(ConfigError, match=message):
-            resolve_evaluator(eval_device, host_gpus(visible, 2))
-        return
-    resolved = resolve_evaluator(eval_device, host_gpus(visible, 2))
-    assert (resolved and replace(resolved, uuids=())) == devices
+def test_the_device_of_the_evaluator(eval_device, devices):
+    assert resolve_evaluator(eval_device, host_gpus("4,6", 2)) == devices
+
+
+def test_an_evaluators_gpu_that_is_not_there_is_a_mistake():
+    there = r"the visible GPUs are 0 to 1 \(CUDA_VISIBLE_DEVICES=4,6\)"
+    message = f"^--eval-device cuda:2: {there}; --eval-device cpu evaluates on the CPU$"
+    with pytest.raises(ConfigError, match=message):
+        resolve_evaluator("cuda:2", host_gpus("4,6", 2))
 
 
 def test_members_on_several_hosts_have_no_evaluator_on_a_gpu_of_the_first_host():

@@ -1,5 +1,6 @@
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,18 +10,9 @@ from simtrain.run import directory
 from simtrain.run.directory import check_file, check_folder, make_run_directory, write_config
 
 
-@pytest.fixture
-def _noon(monkeypatch):
-    class Noon(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return cls(2030, 1, 2, 12, 0, 0)
-
-    monkeypatch.setattr(directory, "datetime", Noon)
-
-
-@pytest.mark.usefixtures("_noon")
-def test_a_run_is_named_by_its_task_its_time_and_its_name(tmp_path):
+def test_a_run_is_named_by_its_task_its_time_and_its_name(tmp_path, monkeypatch):
+    noon = datetime(2030, 1, 2, 12, 0, 0)
+    monkeypatch.setattr(directory, "datetime", SimpleNamespace(now=lambda: noon))
     assert make_run_directory(tmp_path / "logs", "hop", "") == (
         tmp_path / "logs" / "hop" / "2030-01-02_12-00-00"
     )
@@ -56,10 +48,8 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_file(Path("new.json"), "--json")
     Path("folder").mkdir()
-    for path, problem in {
-        "gone/new.json": "gone is not a folder",
-        "folder": "it is a folder",
-    }.items():
+    problems = {"gone/new.json": "gone is not a folder", "folder": "it is a folder"}
+    for path, problem in problems.items():
         with pytest.raises(ConfigError, match=f"^--json {path} cannot be written: {problem}$"):
             check_file(Path(path), "--json")
 

@@ -326,10 +326,9 @@ def difference(rank: Rank) -> list[str]:
         tensors[0][4] += change * rank.rank
         try:
             check_same_tensors(tensors, rank, 7)
+            said.append("")
         except RankError as error:
             said.append(str(error))
-        else:
-            said.append("")
     return said
 
 

@@ -5,7 +5,6 @@ Layer by layer or, with ``--until CONDITION``, how soon a task is learned.
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -123,7 +122,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     from simtrain.benchmark.figures import Results, about_machine, read_results
     from simtrain.benchmark.pictures import draw_layers
     from simtrain.benchmark.ranks import Settings, all_cases, choose_devices, measure_cases
-    from simtrain.launch.launcher import end_launched_ranks
+    from simtrain.launch.launcher import exit_with_ranks
     from simtrain.launch.processes import StopSignals, exit_code
     from simtrain.launch.rank import share_of_cores
 
@@ -139,8 +138,7 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     settings = Settings(devices, flags.repetitions, flags.cuda_graphs, flags.tf32)
 
     def end(number: Signals) -> NoReturn:
-        end_launched_ranks()
-        os._exit(exit_code(number))
+        exit_with_ranks(exit_code(number))
 
     stop_signals = StopSignals(
         _GRACE_SECONDS,

@@ -97,8 +97,6 @@ def probe_hosts(hosts: Sequence[str], ssh_config: str | None, *, list_gpus: bool
     for host in hosts:
         if hosts.count(host) > 1:
             raise ConfigError(f"--hosts names {host} more than once")
-    if ssh_config is not None and not Path(ssh_config).is_file():
-        raise ConfigError(f"--ssh-config {ssh_config} is not a file")
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)

@@ -27,7 +27,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from simtrain.errors import ConfigError, DivergenceError, RankError
 from simtrain.launch.events import (
@@ -97,7 +97,7 @@ def launch_ranks(
     with folder, tempfile.TemporaryFile() as output:
         launcher = multiprocessing.get_context("fork").Process(
             target=_run_launcher,
-            args=(os.getpid(), RankProgram(job, function, args), handlers, pipes, output),
+            args=(RankProgram(job, function, args), handlers, pipes, output),
             name=_NAME,
         )
         # Until the launcher ignores signals, one to all processes must not count as two.
@@ -127,11 +127,12 @@ def launch_ranks(
         return cast(ResultT, monitor.result(output.read().decode(errors="replace"), log_dir))
 
 
-def end_launched_ranks() -> None:
-    """Kill all processes of a job that this process launched; from another thread, in distress."""
+def exit_with_ranks(code: int) -> NoReturn:
+    """Kill all processes of a job that this process launched, and end it, from any thread."""
     for child in multiprocessing.active_children():
         if child.name == _NAME and child.pid is not None:
             end_session(child.pid, 0.0)
+    os._exit(code)
 
 
 def choose_log_dir(flag: str | None, run: Path) -> str:
@@ -160,7 +161,6 @@ _NO_LAUNCHER = _Outcome(f"the launching process on this machine is gone; {_OUT_O
 
 
 def _run_launcher(
-    command: int,
     program: RankProgram,
     handlers: Callable[[], list[logging.Handler]],
     pipes: tuple[Connection, Connection, Connection],
@@ -168,7 +168,7 @@ def _run_launcher(
 ) -> None:
     """Run the job in the launcher's process, and send its `_Outcome`."""
     os.setsid()
-    die_with_parent(command)
+    die_with_parent()
     ignore_stop_signals()
     events, event_end, outcome = pipes
     events.close()  # so that the command alone can read them

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, config_errors_of
 from simtrain.launch import GpuIds, LaunchFlags
 from simtrain.launch.hosts import HostGpus, list_gpus, probe_hosts, visible_gpus
 from simtrain.launch.rank import Rank, share_of_cores
@@ -171,10 +172,8 @@ def plan_job(
         gpus = [find_gpus() if may_use_gpus else HostGpus(None, ())]
     devices = []
     for host, gpus_there in zip(hosts or ("localhost",), gpus, strict=True):
-        try:
+        with config_errors_of(f"host {host}") if hosts else nullcontext():
             devices.append(resolve_devices(flags.gpu_ids, flags.cpu_workers, gpus_there))
-        except ConfigError as error:
-            raise ConfigError(f"host {host}: {error}" if hosts else str(error)) from error
         if devices[-1].kind != devices[0].kind:
             without = host if devices[-1].kind == "cpu" else hosts[0]
             what = "name hosts of one kind, or train on the CPU of all with --gpu-ids None"

@@ -84,13 +84,11 @@ def prepare_launcher(agent: str, *, one_machine: bool) -> None:
             if admit(request):  # in a thread of the connection
                 super().finish_request(request, client_address)
 
-    replaced: Any = launcher
-    replaced.build_launch_command = build_launch_command
-    replaced.LauncherAgentGroup = _agent_group()
+    launcher.build_launch_command = build_launch_command
+    launcher.LauncherAgentGroup = _agent_group()
     if one_machine:
-        replaced.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
-    replaced = log_streaming
-    replaced._LogRecordSocketReceiver = LogServer
+        launcher.socket = SimpleNamespace(getfqdn=lambda: LOOPBACK)
+    log_streaming._LogRecordSocketReceiver = LogServer
 
 
 def prepare_agent(end_seconds: float) -> None:
@@ -101,29 +99,24 @@ def prepare_agent(end_seconds: float) -> None:
     """
     from torch.multiprocessing.spawn import ProcessContext
     from torchrunx import agent
+    from torchrunx.utils import log_streaming
 
-    _use_log_stream()
-    replaced: Any = agent
-    replaced.LauncherAgentGroup = _agent_group()
-    replaced.worker_entrypoint = run_rank
-    replaced.tempfile = SimpleNamespace(mkdtemp=job_folder)
-    wait, replaced = ProcessContext._join_procs_with_timeout, ProcessContext
-    replaced._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
+    log_streaming.SocketHandler = LogStream
+    agent.LauncherAgentGroup = _agent_group()
+    agent.worker_entrypoint = run_rank
+    agent.tempfile = SimpleNamespace(mkdtemp=job_folder)
+    context: Any = ProcessContext
+    wait = context._join_procs_with_timeout
+    context._join_procs_with_timeout = lambda ranks, limit: wait(ranks, min(limit, end_seconds))
 
 
 def run_rank(arguments: bytes) -> object:
     """Run torchrunx's program of a rank in this process, which an agent has spawned."""
+    from torchrunx.utils import log_streaming
     from torchrunx.worker import worker_entrypoint
 
-    _use_log_stream()
+    log_streaming.SocketHandler = LogStream
     return worker_entrypoint(arguments)
-
-
-def _use_log_stream() -> None:
-    from torchrunx.utils import log_streaming
-
-    replaced: Any = log_streaming
-    replaced.SocketHandler = LogStream
 
 
 class LogStream(SocketHandler):
@@ -139,15 +132,14 @@ class LogStream(SocketHandler):
         """Connect; OSError if there is no such server."""
         deadline, self._seconds = time.monotonic() + self._seconds, 0.0
         while True:
+            connection = None
             try:
                 connection = super().makeSocket(timeout)
-                try:
-                    show_key(connection)
-                except OSError:
-                    connection.close()
-                    raise
+                show_key(connection)
                 return connection
             except OSError:
+                if connection is not None:
+                    connection.close()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)

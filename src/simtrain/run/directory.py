@@ -120,15 +120,12 @@ def versions() -> dict[str, str]:
 
 def _git_commit() -> dict[str, Any] | None:
     """Commit of the repository in the working directory, and whether it has changes since."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
+    commands = ("git", "rev-parse", "HEAD"), ("git", "status", "--porcelain")
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+        commit, changes = (subprocess.check_output(c, stderr=subprocess.DEVNULL) for c in commands)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return {"commit": commit.decode().strip(), "changed": bool(changes.strip())}
 
 
 def shown(path: Path) -> Path:

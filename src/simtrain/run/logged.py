@@ -58,11 +58,11 @@ class Run:
         if isinstance(env.get("model"), str):
             env["model"] = Path(env["model"]).name  # the same task in another checkout
         settings = {"ranks": len(self.devices), "device": ", ".join(kinds), "engine": engine}
-        for name in ("num_envs", "num_steps_per_env", "ppo"):
-            settings[name] = self.config.get(name)
+        settings |= {
+            name: self.config.get(name) for name in ("num_envs", "num_steps_per_env", "ppo")
+        }
         values = leaves({**settings, "env": env}).items()
-        named = {flag(*path): value for path, value in values if path[-1] != "params"}
-        return {name.removeprefix("--"): value for name, value in named.items()}
+        return {flag(*path).removeprefix("--"): v for path, v in values if path[-1] != "params"}
 
     def series(self, tag: str, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
         """Where `tag` was logged and its finite values there, two arrays of one length."""

@@ -1,7 +1,6 @@
 """A training job, from its checked configuration (see `prepare_job`) to its exit code."""
 
 import math
-import os
 import shlex
 import shutil
 import sys
@@ -20,7 +19,7 @@ from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import as_plain, overlay
 from simtrain.errors import ConfigError, RankError, flag
-from simtrain.launch.launcher import choose_log_dir, end_launched_ranks, launch_ranks
+from simtrain.launch.launcher import choose_log_dir, exit_with_ranks, launch_ranks
 from simtrain.launch.plan import Job
 from simtrain.launch.processes import StopSignals, exit_code
 from simtrain.launch.rank import Rank
@@ -100,8 +99,7 @@ def run_job(
 
         console.show_table(phase_table(result.phases))
     attempts.show(result)
-    received = attempts.stop.received
-    return run, 1 if result.error is not None else exit_code(received)
+    return run, 1 if result.error is not None else exit_code(attempts.stop.received)
 
 
 def _remove_untrained(run: Path) -> None:
@@ -242,7 +240,7 @@ class Attempts:
     def _end(self, message: str, code: int) -> NoReturn:
         """End this process and its ranks; the main thread may hang."""
         self.is_ending.set()
-        forced = threading.Timer(_MESSAGE_SECONDS, _exit, (code,))
+        forced = threading.Timer(_MESSAGE_SECONDS, exit_with_ranks, (code,))
         forced.daemon = True
         forced.start()
         self.console.close()
@@ -252,12 +250,7 @@ class Attempts:
             if command := self.resume_command():
                 last += f"\nto resume: {command}"
         print(f"{message}; {last}", file=sys.stderr, flush=True)
-        _exit(code)
-
-
-def _exit(code: int) -> NoReturn:
-    end_launched_ranks()
-    os._exit(code)
+        exit_with_ranks(code)
 
 
 def train_rank(

@@ -11,7 +11,7 @@ import mujoco
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import continued, differences, resolved
 from simtrain.env.model import model_digest
-from simtrain.errors import ConfigError
+from simtrain.errors import ConfigError, config_errors_of
 from simtrain.files import damage_as_config_error
 from simtrain.launch.plan import Job
 from simtrain.launch.rank import share_of_cores
@@ -60,10 +60,8 @@ class SavedRun:
         does_not_fit = f"{self.file} does not fit the task as it is now"
         with damage_as_config_error(does_not_fit):
             config = continued(default, self.content["default"], self.content["config"])
-        try:
+        with config_errors_of(does_not_fit):
             check(config)
-        except ConfigError as error:
-            raise ConfigError(f"{does_not_fit}: {error}") from error
         return config
 
 

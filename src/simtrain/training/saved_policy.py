@@ -6,6 +6,7 @@ contains only the settings that are not the task's own, see `deployment.export.s
 
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from simtrain.config.tasks import Task, default_config, discover
 from simtrain.config.train import TrainConfig
 from simtrain.config.tree import CONFIG_DIGEST, config_digest, overlay, resolved, set_leaves
 from simtrain.env.model import check_task
-from simtrain.errors import ConfigError, did_you_mean, flag
+from simtrain.errors import ConfigError, config_errors_of, did_you_mean, flag
 from simtrain.files import damage_as_config_error
 from simtrain.limits import leaves
 from simtrain.run.checkpoint import (
@@ -132,25 +133,24 @@ def read_configuration(
     plain = content["config"]
     default = default or _default_config(plain["task"], content.get("task_file"))
     own = default.env.model
-    try:
-        with damage_as_config_error(f"it does not fit the task {plain['task']!r} as it is now"):
-            if "observations" in content:
-                plain = set_leaves(resolved(default), leaves(plain))
-            digest, model = config_digest(plain), Path(plain["env"]["model"])
-            # The run may come from another machine, where the task's folder was elsewhere.
-            if isinstance(own, Path) and not model.exists() and model.name == own.name:
-                plain = {**plain, "env": {**plain["env"], "model": str(own)}}
-            config = overlay(default, plain)
-            check_programs(config, default)
-            config.check()
-            trained, now = content.get("observations"), observed(config)
-            if trained not in (None, now):
-                what = ", ".join(sorted({*trained} ^ {*now})) or "their order"
-                way = f"`uv run train {config.task}` trains another"
-                raise ConfigError(f"the task's observations have changed since ({what}); {way}")
+    does_not_fit = f"it does not fit the task {plain['task']!r} as it is now"
+    with config_errors_of(str(file)), damage_as_config_error(does_not_fit):
+        if "observations" in content:
+            plain = set_leaves(resolved(default), leaves(plain))
+        digest, model = config_digest(plain), Path(plain["env"]["model"])
+        # The run may come from another machine, where the task's folder was elsewhere.
+        if isinstance(own, Path) and not model.exists() and model.name == own.name:
+            plain = {**plain, "env": {**plain["env"], "model": str(own)}}
+        config = overlay(default, plain)
+        check_programs(config, default)
+        config.check()
+        trained, now = content.get("observations"), observed(config)
+        if trained not in (None, now):
+            what = ", ".join(sorted({*trained} ^ {*now})) or "their order"
+            way = f"`uv run train {config.task}` trains another"
+            raise ConfigError(f"the task's observations have changed since ({what}); {way}")
+    with config_errors_of(str(file)):
         check_task(config.env)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
     return config, digest
 
 
@@ -172,14 +172,11 @@ def check_programs(config: TrainConfig, trusted: TrainConfig) -> None:
     module. Accepted are classes of rsl_rl, of simtrain and of modules that the task's file has
     imported, and all that is in `trusted`, the task's configuration with the flags of this command.
     """
-    owns = (trusted.ppo.actor, trusted.ppo.critic, trusted.distillation.teacher)
-    networks = (config.ppo.actor, config.ppo.critic, config.distillation.teacher)
-    names = ("ppo.actor", "ppo.critic", "distillation.teacher")
-    for name, network, own in zip(names, networks, owns, strict=True):
-        model = network.model
+    for name in ("ppo.actor.model", "ppo.critic.model", "distillation.teacher.model"):
+        model, own = map(attrgetter(name), (config, trusted))
         module = model.partition(":")[0] if ":" in model else "rsl_rl"
-        if model != own.model and module not in sys.modules and module.split(".")[0] not in _OWN:
-            text = f"--{name}.model {model} is named by a run; its module is not run for that"
+        if model != own and module not in sys.modules and module.split(".")[0] not in _OWN:
+            text = f"--{name} {model} is named by a run; its module is not run for that"
             raise ConfigError(f"{text}: import {module} in the task's file if it is yours")
     for name, motor in config.env.actuators.items():
         file = getattr(motor, "network", None)
