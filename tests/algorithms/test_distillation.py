@@ -1,7 +1,5 @@
 """Distillation against rsl_rl's own, and what it keeps."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
