@@ -174,11 +174,9 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         steps = {} if self.rnd is None else {"rnd_steps": self.rnd.update_counter}
         return {**self.save(), **steps}
 
-    def set_state(
-        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
-    ) -> None:
+    def set_state(self, state: dict[str, Any], **options: bool) -> None:
         """See `MiniBatchAlgorithm.set_state`."""
-        super().set_state(state, optimizer=optimizer, learning_rate=learning_rate)
+        super().set_state(state, **options)
         if self.rnd is not None:
             self.rnd.update_counter = state["rnd_steps"]
 

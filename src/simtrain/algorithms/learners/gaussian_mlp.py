@@ -42,7 +42,7 @@ class GaussianMlpLearner(Learner):
         shape: tuple[int, int, int],
         rank: Rank,
         timer: PhaseTimer,
-        symmetry: MirrorSymmetry | None = None,
+        symmetry: MirrorSymmetry | None,
     ) -> None:
         """`models` are actor and critic, whose parameters have their ``.grad``; `shape` is actions,
         steps of a rollout and mini-batches."""
@@ -61,10 +61,8 @@ class GaussianMlpLearner(Learner):
         self._last_critic_input = torch.zeros_like(self._critic_input[0])
         self._shuffled = Samples(*map(torch.zeros_like, self._samples()))
         size = len(self._shuffled.actions) // num_mini_batches  # a remainder is left out
-        self.mini_batches = [
-            Samples(*(buffer[i * size : (i + 1) * size] for buffer in self._shuffled))
-            for i in range(num_mini_batches)
-        ]
+        parts = zip(*(buffer.split(size) for buffer in self._shuffled), strict=True)
+        self.mini_batches = [Samples(*part) for part in parts][:num_mini_batches]
         self._mirrored: list[MirroredRows] = []
         if symmetry is not None:
             self.mini_batches = [self._with_images(b, symmetry) for b in self.mini_batches]
