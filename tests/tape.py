@@ -62,7 +62,7 @@ class Tape:
         return sum(reference() is not None for reference in self.made)
 
     def capture(self, *functions: Callable[[], object]) -> Graphs:
-        """Record the functions, which also run; see `GraphBackend.capture`."""
+        """Record the functions, which also run; see `CudaGraphs.capture`."""
         captured = Graphs()
         captured.graphs += [self._record(function) for function in functions]
         return captured
@@ -82,7 +82,7 @@ class Tape:
         return recording
 
     def without_waiting(self) -> AbstractContextManager[Any]:
-        """See `GraphBackend.without_waiting`."""
+        """See `CudaGraphs.without_waiting`."""
         return RefuseWaiting()
 
 

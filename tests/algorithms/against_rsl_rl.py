@@ -1,7 +1,5 @@
 """PPO of this package and rsl_rl's own, with the same networks, on the same made-up rollouts."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

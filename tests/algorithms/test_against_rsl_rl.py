@@ -1,7 +1,5 @@
 """Updates and checkpoints are those of rsl_rl's own PPO: all kinds of networks and extensions."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Distillation against rsl_rl's own, and what it keeps."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -40,9 +38,7 @@ def reference(mine: Distillation, cfg: DistillationCfg = CFG) -> RslDistillation
     student, teacher = copy.deepcopy((mine.actor, mine.teacher))
     student.reset()
     storage = RolloutStorage("distillation", ENVS, STEPS, observed(), [ACTIONS])
-    own = ("teacher", "learning_rate_end")
-    settings = {name: value for name, value in vars(cfg).items() if name not in own}
-    theirs = RslDistillation(student, teacher, storage, **settings)
+    theirs = RslDistillation(student, **(vars(cfg) | {"teacher": teacher, "storage": storage}))
     theirs.train_mode()
     return theirs
 

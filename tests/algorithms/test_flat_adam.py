@@ -1,7 +1,5 @@
 """Parameters and gradients in one tensor each: which parameters, and states."""
 
-from __future__ import annotations
-
 import torch
 from against_rsl_rl import ALONE
 from torch import nn

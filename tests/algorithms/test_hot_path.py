@@ -1,7 +1,5 @@
 """What a step and an update allocate on the CPU in the steady state: next to nothing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,17 +1,14 @@
 """Models that learn by autograd: what they remember, and which ones are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
-from against_rsl_rl import ACTIONS, ALONE, STEPS, copies, learn, make_ppo, observed, roll_out
+from against_rsl_rl import copies, learn, make_ppo, observed, roll_out
 from rsl_rl.models import MLPModel
 from waiting import RefuseWaiting
 
-from simtrain import ActorCfg, CnnCfg, CriticCfg, PpoCfg
-from simtrain.algorithms.ppo import PPO
+from simtrain import CnnCfg
 from simtrain.errors import ConfigError
 
 IMAGES = {"actor": {"obs_groups": ("actor", "camera")}, "value": {"obs_groups": ("camera",)}}
@@ -63,27 +60,20 @@ class NeedsMore(MLPModel):
         super().__init__(*args, **more)
 
 
-REFUSED = {
-    "cnn": ("actor", "cnn, and the observations in actor are flat; it needs a group"),
-    "mlp": ("camera", r"mlp, and camera has shape \(1, 4, 6\); images need a cnn"),
-    "gru": ("camera", "gru, and camera has shape"),
-    f"{__name__}:Nothing": ("actor", "cannot be found: module .* has no attribute 'Nothing'"),
-    f"{__name__}:NeedsMore": ("actor", "it cannot be made: .* 'wanted'"),
-    f"{__name__}:observed": ("actor", "is not a class derived from rsl_rl.models.MLPModel"),
-}
+OF_IMAGES = {"obs_groups": ("camera",)}
+LARGE = CnnCfg((2,), kernel_size=(9,), padding="none")
+REFUSED = [
+    ("cnn", {}, "cnn, and the observations in actor are flat; it needs a group"),
+    ("cnn", {**OF_IMAGES, "cnn": LARGE}, r"cnn, and it cannot be made: .* Kernel size: \(9 x 9"),
+    ("mlp", OF_IMAGES, r"mlp, and camera has shape \(1, 4, 6\); images need a cnn"),
+    ("gru", OF_IMAGES, "gru, and camera has shape"),
+    (f"{__name__}:Nothing", {}, "cannot be found: module .* has no attribute 'Nothing'"),
+    (f"{__name__}:NeedsMore", {}, "it cannot be made: .* 'wanted'"),
+    (f"{__name__}:observed", {}, "is not a class derived from rsl_rl.models.MLPModel"),
+]
 
 
-@pytest.mark.parametrize("model", REFUSED)
-def test_a_model_that_does_not_fit_is_refused_by_name(model):
-    group, message = REFUSED[model]
-    cfg = PpoCfg(ActorCfg(model=model, obs_groups=(group,)))
+@pytest.mark.parametrize(("model", "actor", "message"), REFUSED)
+def test_a_model_that_does_not_fit_is_refused_by_name(model, actor, message):
     with pytest.raises(ConfigError, match=f"--ppo.actor.model .*{message}"):
-        PPO(cfg, observed(), ACTIONS, STEPS, ALONE)
-
-
-def test_a_kernel_larger_than_the_image_is_refused():
-    cnn = CnnCfg((2,), kernel_size=(9,), padding="none")
-    cfg = PpoCfg(ActorCfg(model="cnn", obs_groups=("camera",), cnn=cnn), CriticCfg())
-    text = r"is cnn, and it cannot be made: .* Kernel size: \(9 x 9"
-    with pytest.raises(ConfigError, match=text):
-        PPO(cfg, observed(), ACTIONS, STEPS, ALONE)
+        make_ppo(model, actor=actor)

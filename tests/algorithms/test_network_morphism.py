@@ -1,7 +1,5 @@
 """Networks grow without changing what they compute."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

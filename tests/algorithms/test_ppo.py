@@ -1,7 +1,5 @@
 """Parts of PPO against calculations by hand, and its states."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 CONTEXT, ARCH, MEMORY = 0xC0DE, 90, 80 << 30
@@ -41,6 +42,21 @@ ANSWERS: dict[str, int | bytes] = {
     "wp_cuda_device_get_primary_context": CONTEXT,
 }
 """What Warp's native functions return that only ask."""
+NOTED = {
+    "wp_memtile_device": "memtile",
+    "wp_array_fill_device": "memtile",
+    "wp_array_copy_device": "copy",
+    "wp_cuda_graph_set_condition": "condition",
+}
+"""What those launch that do no more here."""
+WAITS = {
+    "wp_cuda_context_synchronize": "waiting for the device",
+    "wp_cuda_stream_synchronize": "waiting for a stream",
+}
+REFUSED = {
+    "wp_cuda_graph_destroy": "Warp destroys a graph of PyTorch's",
+    "wp_alloc_device_default": "memory that is not of Warp's pool",
+}
 
 
 class RuleError(RuntimeError):
@@ -92,6 +108,11 @@ class Driver:
     def __getattr__(self, name: str) -> Any:
         if name in ANSWERS:
             return lambda *arguments: ANSWERS[name]
+        for names, act in ((NOTED, self.note), (WAITS, self.wait), (REFUSED, self.refuse)):
+            if name in names:
+                return lambda *arguments: act(names[name]) or 1
+        if name in ("wp_memcpy_h2d", "wp_memcpy_d2h", "wp_memcpy_d2d"):
+            return partial(self._copy, name[-3:])
         if name.startswith("wp_cuda") or "_device" in name:
             raise AttributeError(f"{name} is not simulated")
         return getattr(self._native, name)
@@ -171,10 +192,6 @@ class Driver:
     def wp_cuda_context_pop_current(self) -> None:
         self._contexts.pop()
 
-    def wp_cuda_context_synchronize(self, of: int) -> int:
-        self.wait("waiting for the device")
-        return 1
-
     # Streams.
 
     def new_stream(self, *, blocking: bool) -> int:
@@ -209,10 +226,6 @@ class Driver:
     def wp_cuda_stream_get_capture_id(self, stream: int) -> int:
         capture = self.capturing.get(stream or LEGACY)
         return 0 if capture is None else capture.number
-
-    def wp_cuda_stream_synchronize(self, stream: int) -> int:
-        self.wait("waiting for a stream")
-        return 1
 
     def wp_cuda_context_set_stream(self, of: int, stream: int, wait: int) -> None:
         stream = stream or LEGACY
@@ -276,19 +289,11 @@ class Driver:
     ) -> int:
         return self._insert("if", one, other)
 
-    def wp_cuda_graph_set_condition(self, *arguments: Any) -> int:
-        self.note("condition")
-        return 1
-
     def wp_cuda_graph_check_conditional_body(self, body: Any) -> int:
         forbidden = {"alloc", "free", "h2d", "d2h"} & set(self.graphs[body.value].nodes)
         if forbidden:
             self.refuse(f"the body of a loop has {', '.join(sorted(forbidden))}")
         return 1
-
-    def wp_cuda_graph_destroy(self, of: int, graph: Any) -> int:
-        self.refuse("Warp destroys a graph of PyTorch's")
-        return 0
 
     # Memory.
 
@@ -309,10 +314,6 @@ class Driver:
         if pointer not in self.owned:  # or the graph keeps it
             self.memory.pop(pointer, None)
 
-    def wp_alloc_device_default(self, of: int, size: int, tag: Any) -> int:
-        self.refuse("memory that is not of Warp's pool")
-        return 0
-
     def wp_alloc_pinned(self, size: int, tag: Any = None) -> Any:
         return self._native.wp_alloc_host(size, tag)
 
@@ -323,31 +324,14 @@ class Driver:
         ctypes.memset(pointer, value, size)
         return 1
 
-    def wp_memtile_device(self, *arguments: Any) -> None:
-        self.note("memtile")
-
-    wp_array_fill_device = wp_memtile_device
-
-    def wp_array_copy_device(self, *arguments: Any) -> int:
-        self.note("copy")
-        return 1
-
-    def _copy(self, kind: str, to: int, source: int, size: int) -> int:
+    def _copy(self, kind: str, of: int, to: int, source: int, size: int, stream: int) -> int:
+        """A copy of the `kind` h2d, d2h or d2d: from host or device, to either."""
+        if kind != "d2d":
+            self.waits.append(f"a copy ({kind})")
         self.note(kind)
         if self._stream not in self.capturing:
             ctypes.memmove(to, source, size)
         return 1
-
-    def wp_memcpy_h2d(self, of: int, to: int, source: int, size: int, stream: int) -> int:
-        self.waits.append("a copy from the host")
-        return self._copy("h2d", to, source, size)
-
-    def wp_memcpy_d2h(self, of: int, to: int, source: int, size: int, stream: int) -> int:
-        self.waits.append("a copy to the host")
-        return self._copy("d2h", to, source, size)
-
-    def wp_memcpy_d2d(self, of: int, to: int, source: int, size: int, stream: int) -> int:
-        return self._copy("d2d", to, source, size)
 
     def wp_cuda_launch_kernel(self, of: int, kernel: Any, *arguments: Any) -> int:
         *_, stream, _ = arguments

@@ -7,8 +7,6 @@ would wait for (a number read, a branch on a tensor, a shape that depends on val
 would launch.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections import Counter

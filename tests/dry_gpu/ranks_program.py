@@ -4,8 +4,6 @@ A program of its own (`test_two_ranks_with_graphs.py` runs it): it imports torch
 and forks a pair of ranks for each scenario. Prints what each pair reported.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing

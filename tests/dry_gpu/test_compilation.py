@@ -1,7 +1,5 @@
 """Kernels that compile for GPUs, and what the first run of a model compiles."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ thousand environments takes as long as its launches. A task or a term that needs
 here by part and term: raise its bound if that is worth it.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Mistakes that only a GPU would show are found without one, and the error names the term."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fake_cuda import DEVICE, NoHostTraffic, fake_cuda, fake_env

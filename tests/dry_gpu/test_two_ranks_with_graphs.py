@@ -1,7 +1,5 @@
 """Two ranks agree on graphs, one refuses or fails, and all end; see `ranks_program.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

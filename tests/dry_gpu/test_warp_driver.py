@@ -1,7 +1,5 @@
 """The warp engine on a CUDA driver that refuses what CUDA refuses; see `warp_program.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

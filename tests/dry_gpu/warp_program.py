@@ -4,8 +4,6 @@ A program of its own, for the driver changes its process (`test_warp_driver.py` 
 scenario, what went wrong in it.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

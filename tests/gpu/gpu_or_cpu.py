@@ -4,8 +4,6 @@ There Warp simulates on its CPU device, and a tape stands in for CUDA graphs. Th
 then: `tests/sim` and `tests/training/test_graphs.py` show sooner what they can show without a GPU.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +14,7 @@ from waiting import RefuseWaiting
 
 from simtrain.env.env import Env
 from simtrain.sim import EngineCfg
-from simtrain.sim.cuda_graphs import CudaGraphs, GraphBackend
+from simtrain.sim.cuda_graphs import CudaGraphs
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
@@ -31,7 +29,7 @@ def warp(*, deterministic: bool = False) -> EngineCfg:
     return EngineCfg("warp", DEVICE, deterministic=deterministic)
 
 
-def graph_backend(env: Env | None = None) -> GraphBackend:
+def graph_backend(env: Env | None = None) -> CudaGraphs:
     """What makes graphs; `env`, if given, is then captured in them."""
     return CudaGraphs(DEVICE) if HAS_GPU else Tape(env)
 

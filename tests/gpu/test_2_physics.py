@@ -1,7 +1,5 @@
 """The warp engine on a GPU, or without one on the CPU. The contract tests run there as well."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import mujoco

@@ -1,7 +1,5 @@
 """Training on a GPU: nothing in a step or a rollout waits for it, and commands do what they say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Timing phases on a GPU, or without one on the CPU, and the benchmark there."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import mujoco
@@ -31,11 +29,6 @@ def make(request: pytest.FixtureRequest) -> MakeEngine:
     device = "cuda" if request.param == "cuda" else "cpu"
 
     def make(model: mujoco.MjModel, num_envs: int = 3, **options: Any) -> Engine:
-        return make_engine(
-            EngineCfg(name, device, options.pop("threads", 0), options.pop("deterministic", False)),
-            model,
-            num_envs,
-            **options,
-        )
+        return make_engine(EngineCfg(name, device), model, num_envs, **options)
 
     return make

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
-import os
-import signal
+import multiprocessing
 
 import mujoco
 import numpy as np
@@ -94,19 +91,15 @@ def test_mujoco_reads_no_clock_in_a_step() -> None:
 def test_a_forked_process_is_told_instead_of_waiting_for_ever() -> None:
     engine = MujocoEngine(compile_xml(MIXED), 4, threads=2)
     engine.step()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)  # ends it if it waits
+    reading, writing = multiprocessing.Pipe(duplex=False)
+
+    def step() -> None:
         try:
             engine.step()
         except SimulationError as error:
-            os.write(writing, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    said = os.read(reading, 1000).decode()
-    os.close(reading)
-    assert said.endswith("start it with multiprocessing's spawn")
+            writing.send(str(error))
+
+    multiprocessing.get_context("fork").Process(target=step, daemon=True).start()
+    assert reading.poll(20.0)
+    assert reading.recv().endswith("start it with multiprocessing's spawn")
     engine.step()  # the parent goes on

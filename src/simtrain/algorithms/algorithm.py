@@ -42,17 +42,18 @@ class MiniBatchAlgorithm(ABC):
     skipped_steps = 0
     """Optimizer steps of the last update whose gradients were not finite."""
     _losses: Tensor
-    _saved_parts: ClassVar[tuple[str, ...]]
-    """The parts of a state, besides the optimizer, by rsl_rl's names in `load`."""
+    _saved_networks: ClassVar[tuple[str, ...]]
+    """The attributes that are networks, or None; also their names in rsl_rl's `load`."""
 
     @property
     def networks(self) -> dict[str, MLPModel]:
         """The networks that learn, by the names that they have in checkpoints."""
         return {"actor": self.actor}
 
-    @abstractmethod
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of all networks; not copies."""
+        networks = filter(None, (getattr(self, name) for name in self._saved_networks))
+        return [tensor for network in networks for tensor in network.state_dict().values()]
 
     def hidden_states(self) -> list[Tensor]:
         """State that is kept for this rank's environments, such as hidden states; not copies."""
@@ -108,7 +109,7 @@ class MiniBatchAlgorithm(ABC):
         """
         saved_rate = state["optimizer_state_dict"]["param_groups"][0]["lr"]
         rate = float(saved_rate if learning_rate else self.optimizer.lr)
-        parts = {**dict.fromkeys(self._saved_parts, True), "optimizer": optimizer}
+        parts = {**dict.fromkeys(self._saved_networks, True), "optimizer": optimizer}
         self.load(state, parts, strict=True)  # type: ignore[attr-defined]
         self.learning_rate = float(self.optimizer.lr.fill_(rate))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -58,10 +58,9 @@ class CnnCfg:
 
     def settings(self) -> dict[str, Any]:
         """The settings as rsl_rl's CNN takes them."""
-        values = asdict(self)
-        for name in ("kernel_size", "stride", "dilation"):
-            values[name] = values[name][0] if len(values[name]) == 1 else values[name]
-        return values
+        lists = ("kernel_size", "stride", "dilation")
+        values = vars(self).items()
+        return {n: v[0] if n in lists and len(v) == 1 else v for n, v in values}
 
 
 @dataclass

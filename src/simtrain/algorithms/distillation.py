@@ -25,7 +25,7 @@ from simtrain.launch.rank import Rank
 class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
     """rsl_rl's distillation over one or more ranks; `actor` is the student."""
 
-    _saved_parts = ("student", "teacher")
+    _saved_networks = ("student", "teacher")
 
     def __init__(
         self,
@@ -45,9 +45,8 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         sizes = recorded["privileged_actions"].shape[-1], num_steps_per_env
         groups = [*self.actor.obs_groups, *getattr(self.actor, "obs_groups_2d", ())]
         storage = Rollout(obs.select(*groups), *sizes, recorded, rank.device)
-        own = ("teacher", "learning_rate_end")
-        settings = {name: value for name, value in vars(cfg).items() if name not in own}
-        super().__init__(self.actor, teacher, storage, **settings, device=rank.device)
+        settings = vars(cfg) | {"teacher": teacher, "storage": storage}
+        super().__init__(self.actor, **settings, device=rank.device)
         self.rank, self.timer, self.learning_threads = rank, timer, rank.threads
         # AdamW would wear down the standard deviation, which no loss depends on.
         networks = [self.actor.parameters()]
@@ -59,10 +58,6 @@ class Distillation(MiniBatchAlgorithm, RslDistillation):  # type: ignore[misc]
         self.memories = [Memory(model) for model in (self.actor, teacher)]
         for tensor in self.tensors():
             rank.broadcast(tensor)
-
-    def tensors(self) -> list[Tensor]:
-        """See `MiniBatchAlgorithm.tensors`."""
-        return [t for net in (self.actor, self.teacher) for t in net.state_dict().values()]
 
     def inherit(self, before: Any) -> None:
         """See `MiniBatchAlgorithm.inherit`."""

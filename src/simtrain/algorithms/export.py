@@ -5,8 +5,6 @@ each group of images, under its name; and the hidden states of a recurrent netwo
 batch, units)``, zero at the start of an episode. Outputs are actions and the next hidden states.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings

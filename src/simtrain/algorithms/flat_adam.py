@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import vector_to_parameters
 
 from simtrain.launch.phase_timer import NO_TIMER, PhaseTimer
 from simtrain.launch.rank import Rank
@@ -40,9 +41,9 @@ class FlatAdam(torch.optim.Adam):
         *self._networks, self.extra = self.gradients.split([*sizes, extra])
         self.parameters = nn.Parameter(torch.cat([p.detach().flatten() for p in single]))
         self.parameters.grad = self.gradients[: sum(sizes)]
-        values, gradients = self._split(self.parameters.data), self._split(self.parameters.grad)
-        for parameter, value, gradient in zip(single, values, gradients, strict=True):
-            parameter.data, parameter.grad = value, gradient
+        vector_to_parameters(self.parameters.data, single)
+        for parameter, gradient in zip(single, self._split(self.parameters.grad), strict=True):
+            parameter.grad = gradient
         zero = torch.zeros((), device=rank.device)
         self.lr: Tensor = torch.full_like(zero, learning_rate)
         is_w = kind == "adamw"
@@ -54,9 +55,9 @@ class FlatAdam(torch.optim.Adam):
             decoupled_weight_decay=is_w,
         )
         # Adam would make these at its first step; a state is loaded into them at any time.
-        self._moments = {"step": zero.clone()}
-        for name in ("exp_avg", "exp_avg_sq"):
-            self._moments[name] = torch.zeros_like(self.parameters.data)
+        flat = self.parameters.data
+        averages = {"exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
+        self._moments = {"step": zero.clone(), **averages}
         self.state[self.parameters] = self._moments
         # With this, fused Adam leaves parameters and moments as they are where it is 1.
         self.found_inf: Tensor = zero.clone()
@@ -95,16 +96,14 @@ class FlatAdam(torch.optim.Adam):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of an optimizer of the single parameters."""
-        state = super().state_dict()
-        (group,) = state["param_groups"]
-        numbers = list(range(len(self._shapes)))
+        (group,) = super().state_dict()["param_groups"]
+        step, *averages = self._moments.values()
         # Each has its own count of steps: an optimizer that goes on from it counts in place.
-        parts = {
-            name: self._split(value) if value.ndim else [value.clone() for _ in numbers]
-            for name, value in state["state"][0].items()
+        single = {
+            i: {"step": step.clone(), "exp_avg": mean, "exp_avg_sq": square}
+            for i, (mean, square) in enumerate(zip(*map(self._split, averages), strict=True))
         }
-        single = {i: {name: values[i] for name, values in parts.items()} for i in numbers}
-        group |= {"lr": float(group["lr"]), "fused": None, "params": numbers}
+        group |= {"lr": float(group["lr"]), "fused": None, "params": list(single)}
         return {"state": single, "param_groups": [group]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -115,10 +114,9 @@ class FlatAdam(torch.optim.Adam):
         for name, moment in self._moments.items():
             if not single:
                 moment.zero_()
-            elif moment.ndim:
-                moment.copy_(torch.cat([part[name].flatten() for part in single]))
             else:
-                moment.copy_(single[0][name])
+                values = torch.cat([part[name].flatten() for part in single])
+                moment.copy_(values if moment.ndim else values[0])
         self.lr.fill_(group["lr"])
 
     def _split(self, flat: Tensor) -> list[Tensor]:

@@ -6,8 +6,6 @@ weights are divided among the copies. A layer is added as the identity, shifted 
 activation function is one.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,7 +6,6 @@ gradients in one flat buffer each; the learning rate and the losses as tensors, 
 update. The part that depends on the kinds of models is in `simtrain.algorithms.learners`.
 """
 
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -35,7 +34,7 @@ MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 1e-2
 class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
     """rsl_rl's PPO over one or more ranks."""
 
-    _saved_parts = ("actor", "critic", "rnd")
+    _saved_networks = ("actor", "critic", "rnd")
 
     def __init__(
         self,
@@ -53,9 +52,9 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         `mirror` is needed where `cfg` uses symmetry; weights of ``cfg.rnd`` are those of a step.
         """
         actor, critic = make_actor(cfg.actor, obs, num_actions), make_critic(cfg, obs)
-        own = ("symmetry", "rnd", "desired_kl_end", "entropy_coef_end")
-        settings = {f.name: getattr(cfg, f.name) for f in fields(cfg) if f.name not in own}
-        settings |= {"actor": actor, "critic": critic, "storage": None}
+        settings = vars(cfg) | {"actor": actor, "critic": critic, "storage": None}
+        for name in ("symmetry", "rnd", "desired_kl_end", "entropy_coef_end"):
+            del settings[name]
         super().__init__(**settings, device=rank.device)
         self.symmetry: MirrorSymmetry | None = None
         if cfg.symmetry.is_used:
@@ -98,11 +97,6 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
     def networks(self) -> dict[str, MLPModel]:
         """The networks that learn, by the names that they have in checkpoints."""
         return {"actor": self.actor, "critic": self.critic}
-
-    def tensors(self) -> list[Tensor]:
-        """See `MiniBatchAlgorithm.tensors`."""
-        networks = (self.actor, self.critic, *filter(None, [self.rnd]))
-        return [t for network in networks for t in network.state_dict().values()]
 
     @property
     def std(self) -> Tensor:
@@ -180,11 +174,9 @@ class PPO(MiniBatchAlgorithm, RslPPO):  # type: ignore[misc]
         steps = {} if self.rnd is None else {"rnd_steps": self.rnd.update_counter}
         return {**self.save(), **steps}
 
-    def set_state(
-        self, state: dict[str, Any], *, optimizer: bool = True, learning_rate: bool = True
-    ) -> None:
+    def set_state(self, state: dict[str, Any], **options: bool) -> None:
         """See `MiniBatchAlgorithm.set_state`."""
-        super().set_state(state, optimizer=optimizer, learning_rate=learning_rate)
+        super().set_state(state, **options)
         if self.rnd is not None:
             self.rnd.update_counter = state["rnd_steps"]
 

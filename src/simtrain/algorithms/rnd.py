@@ -30,19 +30,11 @@ class Rnd(RandomNetworkDistillation):  # type: ignore[misc]
         cfg, groups = ppo.rnd, groups_or_actors(ppo, ppo.rnd, obs)
         if images := [group for group in groups if obs[group].ndim > 2]:
             raise ConfigError(f"--ppo.rnd.obs-groups has {images[0]!r}, an image; give flat groups")
-        schedule = {n: getattr(cfg, n) for n in ("initial_step", "final_step", "final_value")}
-        super().__init__(
-            sum(obs[group].shape[-1] for group in groups),
-            {"rnd_state": list(groups)},
-            num_outputs=cfg.num_outputs,
-            predictor_hidden_dims=cfg.predictor_hidden_dims,
-            target_hidden_dims=cfg.target_hidden_dims,
-            state_normalization=cfg.state_normalization,
-            reward_normalization=cfg.reward_normalization,
-            weight=cfg.weight,
-            weight_schedule={"mode": cfg.weight_schedule, **schedule},
-            device=rank.device,
-        )
+        settings = vars(cfg) | {"obs_groups": {"rnd_state": list(groups)}}
+        schedule = {n: settings.pop(n) for n in ("initial_step", "final_step", "final_value")}
+        settings["weight_schedule"] = {"mode": cfg.weight_schedule, **schedule}
+        num_states = sum(obs[group].shape[-1] for group in groups)
+        super().__init__(num_states, **settings, device=rank.device)
         self._rank, self._timer = rank, timer
         networks = [self.predictor.parameters()]
         self.optimizer = FlatAdam(networks, rank, timer, learning_rate=cfg.learning_rate)

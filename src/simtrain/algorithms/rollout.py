@@ -4,20 +4,17 @@ A step is recorded in a `Transition`, views of the buffers at that step. A CUDA 
 steps apart: it records in a `StagingBuffer`, which is copied into its place.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass, fields
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(NamedTuple):
     """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
 
     observations: dict[str, Tensor]
@@ -37,11 +34,6 @@ class Transition:
         self.rewards[:, 0] = rewards
         self.dones[:, 0] = dones
         self.time_outs[:, 0] = time_outs
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, always in the same order."""
-        rest = (getattr(self, f.name) for f in fields(self)[2:])
-        return [*self.observations.values(), *self.recorded.values(), *rest]
 
 
 class Rollout(RolloutStorage):  # type: ignore[misc]
@@ -63,24 +55,22 @@ class Rollout(RolloutStorage):  # type: ignore[misc]
             for name, example in recorded.items()
         }
         self.time_outs = torch.zeros_like(self.dones, dtype=torch.bool)
-        self.transitions = [self.transition(itemgetter(i)) for i in range(num_steps_per_env)]
-
-    def transition(self, view: Callable[[Tensor], Tensor]) -> Transition:
-        """The transition with `view` of each buffer, such as its row for one step."""
-        rest = {f.name: view(getattr(self, f.name)) for f in fields(Transition)[2:]}
-        observations = {name: view(buffer) for name, buffer in self.observations.items()}
-        recorded = {name: view(buffer) for name, buffer in self.recorded.items()}
-        return Transition(observations, recorded, **rest)
+        groups, ends = dict(self.observations.items()), (self.dones, self.time_outs)
+        self.buffers = Transition(groups, self.recorded, self.actions, self.rewards, *ends)
+        """The buffers of all steps, ``(steps, num_envs, size)``."""
+        steps = range(num_steps_per_env)
+        self.transitions: list[Transition] = [tree_map(itemgetter(i), self.buffers) for i in steps]
 
 
 class StagingBuffer:
     """A transition that is copied into a rollout at a step that is counted on the device."""
 
     def __init__(self, rollout: Rollout) -> None:
-        self.transition = rollout.transition(lambda buffer: torch.zeros_like(buffer[0]))
+        buffers = rollout.buffers
+        self.transition: Transition = tree_map(lambda b: torch.zeros_like(b[0]), buffers)
         self.step = torch.zeros(1, dtype=torch.long, device=rollout.actions.device)
-        self._targets = rollout.transition(itemgetter(slice(None))).tensors()
-        self._sources = [tensor.unsqueeze(0) for tensor in self.transition.tensors()]
+        self._targets: list[Tensor] = tree_leaves(buffers)
+        self._sources = [tensor.unsqueeze(0) for tensor in tree_leaves(self.transition)]
 
     def store(self) -> None:
         """Copy the transition into the rollout, in place, and go on to the next step, or to 0."""

@@ -4,8 +4,6 @@ Mittal et al., "Symmetry considerations for learning task symmetric robot polici
 (https://arxiv.org/abs/2403.04359).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

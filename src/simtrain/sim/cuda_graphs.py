@@ -6,9 +6,9 @@ host is not recorded: it must be the same each time, and must not wait for the d
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -38,16 +38,6 @@ class Graphs:
         self.kept.clear()
 
 
-class GraphBackend(Protocol):
-    """Makes graphs."""
-
-    def capture(self, *functions: Callable[[], object]) -> Graphs:
-        """Record the launches of each and keep its result, or `RefusedError`; in one pool."""
-
-    def without_waiting(self) -> AbstractContextManager[None]:
-        """A context in which waiting for the device is an error."""
-
-
 class CudaGraphs:
     """Makes graphs on one CUDA device, captured on a stream of their own."""
 
@@ -58,7 +48,10 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(device)
 
     def capture(self, *functions: Callable[[], object]) -> Graphs:
-        """See `GraphBackend.capture`. Nothing is launched; waits for the device."""
+        """Record the launches of each and keep its result, or `RefusedError`; in one pool.
+
+        Nothing is launched; waits for the device.
+        """
         captured, pool = Graphs(), torch.cuda.graph_pool_handle()
         try:
             for function in functions:
@@ -102,7 +95,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """See `GraphBackend.without_waiting`."""
+        """A context in which waiting for the device is an error."""
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -111,7 +104,7 @@ class CudaGraphs:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def make_graph_backend(device: torch.device) -> GraphBackend | None:
+def make_graph_backend(device: torch.device) -> CudaGraphs | None:
     """The maker of graphs on `device`; None for a device without CUDA graphs."""
     return CudaGraphs(device) if device.type == "cuda" else None
 

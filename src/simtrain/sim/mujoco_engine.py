@@ -67,11 +67,12 @@ class MujocoEngine(Engine):
         return self._bound[field][0]
 
     def bind_native(self, field: str) -> Tensor:
-        return _tensor(self._batch.bind(field))
+        with warnings.catch_warnings(action="ignore"):  # of outputs, which are read-only
+            return torch.from_numpy(self._batch.bind(field))
 
     def expand(self, field: str) -> Tensor:
         if field not in self._expanded:
-            rows = _tensor(self._batch.expand(field))
+            rows = torch.from_numpy(self._batch.expand(field))
             self._expanded[field] = (rows.float(), rows)
         return self._expanded[field][0]
 
@@ -199,10 +200,8 @@ class MujocoEngine(Engine):
             getattr(self._batch, call)(**arguments)
         except mujoco.batch.SimulationError as error:
             env, count = int(error.ids[0]), len(error.ids)
-            text = (
-                f"MuJoCo failed in environment {env}, of {count} in all: {self._batch.error(env)}"
-            )
-            raise SimulationError(text) from error
+            text = f"MuJoCo failed in environment {env}, of {count} in all"
+            raise SimulationError(f"{text}: {self._batch.error(env)}") from error
 
 
 def _is_posvel(field: str) -> bool:
@@ -230,10 +229,3 @@ def stop_timers() -> None:
     """
     for library in Path(mujoco.__file__).parent.glob("libmujoco.*"):
         ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), "mjcb_time").value = None
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    """A tensor over the array's memory; outputs are read-only arrays, which torch warns about."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)

@@ -179,23 +179,17 @@ class WarpEngine(Engine):
     def cast(self, rays: Rays) -> None:
         self.forward()
         if rays not in self._casts:
-            self._casts[rays] = ("cast", len(self._casts)), self._prepare_cast(rays)
+            with self.graphs.scope():
+                lines = [wp.from_torch(t, dtype=wp.vec3) for t in (rays.points, rays.directions)]
+                excluded, shape = wp.array(rays.excluded_bodies, dtype=int), rays.distances.shape
+                geoms, normals = wp.empty(shape, dtype=int), wp.empty(shape, dtype=wp.vec3)
+                results = wp.from_torch(rays.distances), geoms, normals
+            met = range(mujoco.mjNGROUP) if rays.groups is None else rays.groups
+            groups = warp_model.GEOM_GROUPS(*(float(i in met) for i in range(mujoco.mjNGROUP)))
+            arguments = self._model, self._data, *lines, groups, True, excluded
+            launches = partial(mjw.rays, *arguments, *results)
+            self._casts[rays] = ("cast", len(self._casts)), launches
         self._run(*self._casts[rays])
-
-    def _prepare_cast(self, rays: Rays) -> Callable[[], None]:
-        with self.graphs.scope():
-            shape = rays.distances.shape
-            excluded = wp.array(rays.excluded_bodies, dtype=int)
-            geoms, normals = wp.empty(shape, dtype=int), wp.empty(shape, dtype=wp.vec3)
-            points, directions = (
-                wp.from_torch(t, dtype=wp.vec3) for t in (rays.points, rays.directions)
-            )
-            distances = wp.from_torch(rays.distances)
-        met = range(mujoco.mjNGROUP) if rays.groups is None else rays.groups
-        groups = warp_model.GEOM_GROUPS(*(float(i in met) for i in range(mujoco.mjNGROUP)))
-        arguments = (points, directions, groups, True, excluded)
-        results = (distances, geoms, normals)
-        return lambda: mjw.rays(self._model, self._data, *arguments, *results)
 
     def get_model(self, env: int) -> mujoco.MjModel:
         model = copy.copy(self.model)

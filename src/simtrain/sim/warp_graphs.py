@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import torch
 import warp as wp
@@ -11,7 +11,7 @@ import warp as wp
 from simtrain.errors import ConfigError
 from simtrain.sim.cuda_graphs import CudaGraphs, RefusedError
 
-_streams: dict[tuple[torch.device, int], wp.Stream] = {}
+_from_torch = cache(wp.stream_from_torch)
 
 
 def init_warp() -> None:
@@ -26,11 +26,7 @@ def current_stream(device: torch.device) -> wp.Stream:
     One object a stream, for good: at the end of any, Warp forgets the stream for all others too.
     There are few, for PyTorch takes its streams from a pool.
     """
-    stream = torch.cuda.current_stream(device)
-    key = (device, stream.cuda_stream)
-    if key not in _streams:
-        _streams[key] = wp.stream_from_torch(stream)
-    return _streams[key]
+    return _from_torch(torch.cuda.current_stream(device))
 
 
 class WarpGraphs:
@@ -107,13 +103,10 @@ class WarpGraphs:
     def scope(self) -> Iterator[None]:
         """Within, Warp works on PyTorch's current stream, and raises PyTorch's memory error."""
         try:
-            with wp.ScopedDevice(self._device):
-                if self._device.is_cpu:
-                    yield
-                    return
-                # All launches go to PyTorch's streams, and wait for nothing on Warp's own.
-                with wp.ScopedStream(current_stream(self._torch_device), sync_enter=False):
-                    yield
+            stream = None if self._device.is_cpu else current_stream(self._torch_device)
+            # All launches go to PyTorch's streams, and wait for nothing on Warp's own.
+            with wp.ScopedDevice(self._device), wp.ScopedStream(stream, sync_enter=False):
+                yield
         except RuntimeError as error:
             if "Failed to allocate" in str(error) or "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error

@@ -25,7 +25,7 @@ from simtrain.env.model import evaluation_task
 from simtrain.env.randomness import forked_randomness
 from simtrain.errors import SimulationError
 from simtrain.sim import EngineCfg, choose_engine
-from simtrain.sim.cuda_graphs import GraphBackend, make_graph_backend
+from simtrain.sim.cuda_graphs import CudaGraphs, make_graph_backend
 from simtrain.training.graphs import StepGraph
 from simtrain.training.loop import rollout_threads
 
@@ -171,7 +171,7 @@ class Evaluator:
         engine: EngineCfg,
         max_envs: int | None = None,
         seed: int = 0,
-        graphs: GraphBackend | None = None,
+        graphs: CudaGraphs | None = None,
     ) -> None:
         """Build the environments; ConfigError if the task does not fit its model.
 

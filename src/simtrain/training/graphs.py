@@ -24,7 +24,7 @@ from simtrain.algorithms.rollout import StagingBuffer, Transition
 from simtrain.env.base import host_state
 from simtrain.env.env import Env
 from simtrain.env.randomness import random_state, set_random_state
-from simtrain.sim.cuda_graphs import GraphBackend, Graphs, RefusedError, describe
+from simtrain.sim.cuda_graphs import CudaGraphs, Graphs, RefusedError, describe
 
 Record = dict[str, Tensor]
 """Values of a task's terms at a step, by name; copies, on the device."""
@@ -37,7 +37,7 @@ class CheckedGraphs:
     """Why this rank has no graphs; None if it has, did not try yet, or only others refuse.
     """
 
-    def __init__(self, backend: GraphBackend) -> None:
+    def __init__(self, backend: CudaGraphs) -> None:
         self._backend, self._graphs = backend, Graphs()
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class StepGraph(CheckedGraphs):
     def __init__(
         self,
         env: Env,
-        backend: GraphBackend,
+        backend: CudaGraphs,
         step: Callable[[], None],
         begin: Callable[[], None],
         tensors: Sequence[Tensor] = (),
@@ -148,7 +148,7 @@ class StepGraph(CheckedGraphs):
 class RolloutGraphs(StepGraph):
     """Collects rollouts of `ppo` in `env` with a graph of a step."""
 
-    def __init__(self, env: Env, ppo: Algorithm, backend: GraphBackend) -> None:
+    def __init__(self, env: Env, ppo: Algorithm, backend: CudaGraphs) -> None:
         self._ppo = ppo
         self._staging = StagingBuffer(ppo.storage)
         super().__init__(env, backend, self._collect_step, self._begin_rollout, ppo.hidden_states())
@@ -189,7 +189,7 @@ class RolloutGraphs(StepGraph):
 class UpdateGraphs(CheckedGraphs):
     """Graphs of mini-batches; see `simtrain.algorithms.algorithm.MakeReplay`."""
 
-    def __init__(self, ppo: Algorithm, backend: GraphBackend) -> None:
+    def __init__(self, ppo: Algorithm, backend: CudaGraphs) -> None:
         super().__init__(backend)
         self._ppo, self._tried = ppo, False
         self.refusal = ppo.refusal

@@ -20,7 +20,7 @@ from simtrain.env.randomness import random_state, set_random_state
 from simtrain.launch.phase_timer import NO_TIMER, Interval, PhaseTimer
 from simtrain.launch.rank import Rank
 from simtrain.run.metric_tags import FINISHED_ENVS, LENGTH, PHASES, RETURN, STEP_REWARD, TAG
-from simtrain.sim.cuda_graphs import GraphBackend
+from simtrain.sim.cuda_graphs import CudaGraphs
 from simtrain.sim.engine import Overflow
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.graphs import RolloutGraphs, UpdateGraphs, collect_transition
@@ -66,7 +66,7 @@ class Trainer:
         ppo: Algorithm,
         rank: Rank,
         timer: PhaseTimer = NO_TIMER,
-        graphs: GraphBackend | None = None,
+        graphs: CudaGraphs | None = None,
         config: TrainConfig | None = None,
     ) -> None:
         """Prepare; `timer` is that of `env` and `ppo`; `graphs` makes graphs, None for none."""

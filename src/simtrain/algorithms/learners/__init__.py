@@ -1,7 +1,5 @@
 """The part of PPO that depends on the kind of models: acting, records of a step, gradients."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

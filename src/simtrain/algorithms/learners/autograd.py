@@ -4,8 +4,6 @@ Losses are those of ``rsl_rl.algorithms.PPO``. Recurrent models learn from whole
 rsl_rl's mini-batches; hidden states are zero where an episode begins.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from typing import TypeAlias
 

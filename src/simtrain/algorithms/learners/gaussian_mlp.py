@@ -42,7 +42,7 @@ class GaussianMlpLearner(Learner):
         shape: tuple[int, int, int],
         rank: Rank,
         timer: PhaseTimer,
-        symmetry: MirrorSymmetry | None = None,
+        symmetry: MirrorSymmetry | None,
     ) -> None:
         """`models` are actor and critic, whose parameters have their ``.grad``; `shape` is actions,
         steps of a rollout and mini-batches."""
@@ -61,11 +61,9 @@ class GaussianMlpLearner(Learner):
         self._last_critic_input = torch.zeros_like(self._critic_input[0])
         self._shuffled = Samples(*map(torch.zeros_like, self._samples()))
         size = len(self._shuffled.actions) // num_mini_batches  # a remainder is left out
-        self.mini_batches = [
-            Samples(*(buffer[i * size : (i + 1) * size] for buffer in self._shuffled))
-            for i in range(num_mini_batches)
-        ]
-        self._symmetry, self._mirrored = symmetry, list[MirroredRows]()
+        parts = zip(*(buffer.split(size) for buffer in self._shuffled), strict=True)
+        self.mini_batches = [Samples(*part) for part in parts][:num_mini_batches]
+        self._mirrored: list[MirroredRows] = []
         if symmetry is not None:
             self.mini_batches = [self._with_images(b, symmetry) for b in self.mini_batches]
         self._rows = max(st.num_envs, len(self.mini_batches[0].actor_input))
@@ -80,7 +78,6 @@ class GaussianMlpLearner(Learner):
     def begin_rollout(self) -> None:
         self._rollout_std.copy_(self.std)
 
-    @torch.no_grad()
     def act(self, obs: TensorDict, transition: Transition) -> Tensor:
         inputs, mean = transition.recorded["actor_input"], transition.recorded["mean"]
         normalized_input(self.actor, obs, out=inputs)
@@ -114,17 +111,18 @@ class GaussianMlpLearner(Learner):
     def _learn_policy(self, batch: Samples, of: Coefficients) -> tuple[Tensor, ...]:
         self._timer.begin("forward")
         mean, std = self._policy(batch.actor_input), self.std
-        means, symmetry = mean.view(-1, *batch.mean.shape), self._symmetry
+        means, symmetry = mean.view(-1, *batch.mean.shape), of.symmetry
         halves = 2 if symmetry is not None and symmetry.use_data_augmentation else 1
-        coefficients = of.clip_param, of.entropy_weight
-        policy = policy_losses(batch, self._rollout_std, means[:halves], std, *coefficients)
-        gradient, mirror = policy.mean_gradient, policy.surrogate
+        surrogate, entropy, kl, gradient, by_std = policy_losses(
+            batch, self._rollout_std, means[:halves], std, of.clip_param, of.entropy_weight
+        )
+        mirror = surrogate
         if symmetry is not None:
             mirror, gradient = symmetry.mirror_loss(means, gradient)
         self._timer.begin("backward")
         self._policy.backward(gradient.flatten(0, 1))
-        self._std.backward(policy.std_gradient, std)
-        return mirror, policy.surrogate, policy.entropy, policy.kl
+        self._std.backward(by_std, std)
+        return mirror, surrogate, entropy, kl
 
     def after_step(self) -> None:
         self._std.bound()

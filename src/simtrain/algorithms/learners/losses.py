@@ -5,8 +5,6 @@ Numbers that are not finite go on into the gradients, so that the step is skippe
 without autograd.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, Protocol
 
@@ -47,16 +45,6 @@ class Samples(NamedTuple):
     mean: Tensor
 
 
-class PolicyLoss(NamedTuple):
-    """Losses, 0-d; gradients of ``surrogate - entropy_weight * entropy`` by mean and std."""
-
-    surrogate: Tensor
-    entropy: Tensor
-    kl: Tensor  # divergence from the policy that collected the samples; not in the loss
-    mean_gradient: Tensor
-    std_gradient: Tensor
-
-
 def policy_losses(
     batch: Samples,
     old_std: Tensor,
@@ -64,8 +52,9 @@ def policy_losses(
     std: Tensor,
     clip_param: float,
     entropy_weight: Tensor,
-) -> PolicyLoss:
-    """The policy's losses and gradients; `mean` and `std` are shaped as their gradients.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Surrogate loss, entropy and divergence from the policy that collected the samples, 0-d; and
+    the gradients of ``surrogate - entropy_weight * entropy`` by `mean` and `std`, shaped as these.
 
     `mean` is ``(1, samples, actions)``, or 2 with those of mirror images, as then are the batch's
     actions; the rest is the same for both. Entropy and divergence are those of the samples.
@@ -79,7 +68,7 @@ def policy_losses(
     moved = (batch.mean - mean[0]).div_(std).square_().sum(dim=1)
     change = (old_std / std).square()
     kl = moved.add_((change - 1.0 - change.log()).sum()).mul_(0.5).mean()
-    return PolicyLoss(loss, entropy, kl, by_mean, (by_std - entropy_weight).div_(std))
+    return loss, entropy, kl, by_mean, (by_std - entropy_weight).div_(std)
 
 
 def surrogate_loss(
