@@ -156,7 +156,7 @@ class RobotEnv(Env):
         self._actions = Actions(env.cfg, env.model, "cpu")
         self._actions.declare(self)
         self._seen = SharedTerms(self)
-        self._groups = {name: self._group(task, name) for name in task.groups}
+        self.groups = {name: self._group(task, name) for name in task.groups}
         self.rows = self.declared("")
         for name, rows in self.rows.items():  # making the groups called each term
             before = inputs.get(MEMORY + name)
@@ -176,21 +176,13 @@ class RobotEnv(Env):
                 cfg.func, cfg.params = _given_value(f"{group}.{name}", facts), {}
         return _Group(self._inputs.get(f"noise.{group}"), group, cfgs, self, self._seen)
 
-    def seen_by_term(self, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The observations, by the full names of terms."""
-        return {
-            f"observations.{group}.{term}": seen[group].flatten(1)[:, place]
-            for group, of_group in self._groups.items()
-            for term, place in of_group.slices.items()
-        }
-
     def observe(self) -> dict[str, Tensor]:
         """The observations by group; commands and state advance, in place."""
         for name, command in self.commands.terms.items():
             call_term(f"commands.{name}", command.update)
         self._seen.compute()
-        seen = {name: torch.zeros(1, *group.shape) for name, group in self._groups.items()}
-        for name, group in self._groups.items():
+        seen = {name: torch.zeros(1, *group.shape) for name, group in self.groups.items()}
+        for name, group in self.groups.items():
             group.compute(seen[name])
         return seen
 
