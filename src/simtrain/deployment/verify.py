@@ -237,7 +237,6 @@ class _ClosedLoop:
                 stdin=its_end,
                 capture_output=True,
                 text=True,
-                check=False,
             )
         if process.returncode != 0:
             last = (process.stderr.strip().splitlines() or ["it crashes"])[-1]
