@@ -112,9 +112,9 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
 
     The condition has the model as ``other``, its ``base``, the body with the free joint, and the
     ``columns`` of its ``qpos`` and ``qvel`` in the order of those of `own`. `sensors` are other
-    inputs of the policy. Masses, inertias, geometries, friction, armature,
-    damping, solver and time step are those of the file, and so are torque limits if it has them.
-    Raises ConfigError for a file that cannot be read or that has no such joint or sensor.
+    inputs of the policy. Masses, inertias, geometries, friction, armature, damping, solver and time
+    step are those of the file, and so are torque limits if it has them. Raises ConfigError for a
+    file that cannot be read or that has no such joint or sensor.
     """
     spec, names = read(path).spec, [own.joint(i).name for i in range(own.njnt)]
     moving = [n for i, n in enumerate(names) if mujoco.mjtJoint(own.jnt_type[i]) in _SCALARS]
@@ -146,8 +146,8 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
         q, v = int(joint.qposadr[0]), int(joint.dofadr[0])
         qpos += range(q, q + len(joint.qpos0))
         qvel += range(v, v + len(joint.damping))
-    columns, name = {"qpos": qpos, "qvel": qvel}, base.name if is_floating else None
-    return {"other": model, "base": name, "columns": columns}
+    columns = {"qpos": qpos, "qvel": qvel}
+    return {"other": model, "base": base.name if is_floating else None, "columns": columns}
 
 
 def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:

@@ -17,7 +17,7 @@ from simtrain.env.commands import CommandTerm
 from simtrain.env.control.actions import Actions
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
-from simtrain.env.names import ONE_DEGREE, Places, Sensors, find_places, resolve_params
+from simtrain.env.names import ONE_DEGREE, Places, Sensors, find_id, find_places, resolve_params
 from simtrain.env.observations import ObservationGroup, SharedTerms
 from simtrain.errors import ConfigError, call_term, flag
 from simtrain.mdp.rotations import rotate
@@ -63,7 +63,7 @@ class RobotTask:
         places = [value for value in params if isinstance(value, Places)]
         places += [find_places(model, name, "cpu") for name in names if name]
         kinds = [(name, place.are_sites) for place in places for name in place.names]
-        self.places = {n: (site, (model.site if site else model.body)(n).id) for n, site in kinds}
+        self.places = {n: (s, find_id(model, "site" if s else "body", n)) for n, s in kinds}
 
     def examples(self) -> dict[str, Tensor]:
         """Inputs for all possible sensors, at the start of an episode."""
