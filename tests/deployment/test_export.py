@@ -35,7 +35,7 @@ from simtrain.algorithms.export import PolicyStep
 from simtrain.algorithms.networks import Policy
 from simtrain.config.tasks import discover
 from simtrain.deployment.export import export_policy
-from simtrain.deployment.interface import ObservationPart, describe_interface
+from simtrain.deployment.interface import Interface, ObservationPart, describe_interface
 from simtrain.deployment.robot import RobotStep, export_robot
 from simtrain.deployment.unitree import cannot_be_told, deploy_yaml, unknown_observations
 from simtrain.env.commands import CommandTerm
@@ -66,12 +66,12 @@ def go1(tmp_path_factory: pytest.TempPathFactory) -> tuple[SavedPolicy, Path]:
     return saved, folder
 
 
-def _content(folder: Path, name: str = "policy.json") -> dict:
-    return yaml.safe_load((folder / name).read_text())  # JSON is YAML
+def _told(task: TaskCfg) -> Interface:
+    return describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
 
 
 def test_policy_json_tells_what_a_robots_program_needs(go1) -> None:
-    told = _content(go1[1])
+    told = json.loads((go1[1] / "policy.json").read_text())
     assert (told["task"], told["iteration"], told["run"]) == (GO1, 7, "some-run")
     names = {"onnx": "policy.onnx", "pt2": "policy.pt2", "torchscript": "policy.pt"}
     assert told["files"] == names
@@ -96,11 +96,10 @@ def test_deploy_yaml_has_what_the_controllers_of_unitree_read(tmp_path) -> None:
     task.actions["joint_pos"].reference = None  # type: ignore[attr-defined]
     actor = task.observation_terms()["actor"]
     actor["joint_vel_again"] = ObservationTermCfg(mdp.joint_vel, joints=".*_(hip|thigh|calf)_joint")
-    env = Env(task, 1, EngineCfg(threads=1))
-    told = describe_interface(env, ("actor",))
+    told = _told(task)
     assert cannot_be_told(told, remembers=False) is None
     assert cannot_be_told(told, remembers=True) == "recurrent networks"
-    deploy = yaml.safe_load(deploy_yaml(env.model, told))
+    deploy = yaml.safe_load(deploy_yaml(compile_model(task), told))
     assert list(deploy) == ["joint_ids_map", "step_dt", "stiffness", "damping",
                             "default_joint_pos", "commands", "actions", "observations"]  # fmt: skip
     assert deploy["joint_ids_map"] == list(range(12))
@@ -124,11 +123,11 @@ def test_deploy_yaml_has_what_the_controllers_of_unitree_read(tmp_path) -> None:
 def test_there_is_no_deploy_yaml_for_what_the_controllers_of_unitree_do_not_know(go1) -> None:
     saved, folder = go1
     assert not (folder / "deploy.yaml").exists()
-    told = describe_interface(Env(saved.config.env, 1, EngineCfg(threads=1)), ("actor",))
-    relative = "joint targets relative to a moving reference (gait)"
-    assert cannot_be_told(told, remembers=False) == relative
-    of_force = describe_interface(tiny_env(), ("actor",))
-    assert cannot_be_told(of_force, remembers=False).startswith("actions other than")
+    for task, why in (
+        (saved.config.env, "joint targets relative to a moving reference (gait)"),
+        (tiny_task(), "actions other than one term of target positions"),
+    ):
+        assert cannot_be_told(_told(task), remembers=False) == why
 
 
 def test_what_training_simulated_of_hardware_is_told() -> None:
@@ -139,7 +138,7 @@ def test_what_training_simulated_of_hardware_is_told() -> None:
     gyro.bias = UniformNoiseCfg(-0.2, 0.3)
     legs = DcMotorActuatorCfg(".*_hip_joint", saturation_effort=20.0, velocity_limit=30.0)
     task.actuators = {"legs": legs}
-    told = describe_interface(Env(task, 1, EngineCfg(threads=1)), ("actor",))
+    told = _told(task)
     assert told.actions[0].delay == [0, 2]
     part = told.observations[0]
     assert (part.term, part.delay, part.bias) == ("base_ang_vel", [1, 1], {"uniform": [-0.2, 0.3]})
@@ -165,7 +164,7 @@ def test_motors_are_in_the_order_of_the_models_actuators_and_other_observations_
 
 def test_each_file_carries_the_metadata_itself(go1) -> None:
     _, folder = go1
-    told = _content(folder)
+    told = json.loads((folder / "policy.json").read_text())
     kept = onnxruntime.InferenceSession(folder / "policy.onnx").get_modelmeta()
     properties = kept.custom_metadata_map
     assert json.loads(properties["policy.json"]) == told
@@ -175,7 +174,8 @@ def test_each_file_carries_the_metadata_itself(go1) -> None:
         assert [float(x) for x in properties[name].split(",")] == told[name]
     assert properties["observation_names"].startswith("base_ang_vel,projected_gravity,")
     extra = {"policy.json": ""}
-    _load_torchscript(folder / "policy.pt", extra)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        torch.jit.load(folder / "policy.pt", _extra_files=extra)
     assert json.loads(extra["policy.json"]) == told
     program = torch.export.load(folder / "policy.pt2", extra_files=(of_program := dict(extra)))
     assert json.loads(of_program["policy.json"]) == told
@@ -408,9 +408,3 @@ def test_files_that_cannot_be_written_leave_the_old_ones_alone(tiny, tmp_path) -
 
 def _part(x: Tensor, part: ObservationPart) -> Tensor:
     return x[:, part.start : part.start + part.size]
-
-
-def _load_torchscript(path: Path, extra: dict[str, str] | None = None) -> torch.jit.ScriptModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        return torch.jit.load(path, _extra_files=extra)

@@ -22,10 +22,8 @@ from simtrain import (
     ObservationTermCfg,
     PpoCfg,
     RewardTermCfg,
-    SubTerrainCfg,
     TaskCfg,
     TerminationTermCfg,
-    TerrainCfg,
     mdp,
     task,
 )
@@ -99,21 +97,11 @@ def rover(**changes: Any) -> TaskCfg:
     return replace(cfg, **changes)
 
 
-def rover_env(num_envs: int = 1, cfg: TaskCfg | None = None, **changes: Any) -> Any:
-    """Environments of the rover, or of another task."""
+def rover_env(num_envs: int = 1, **changes: Any) -> Any:
     from simtrain.env.env import Env
     from simtrain.sim import EngineCfg
 
-    return Env(cfg or rover(**changes), num_envs, EngineCfg(threads=1))
-
-
-def rover_on_waves(height: float) -> TaskCfg:
-    """The rover on a single tile of waves of this height, m."""
-    waves = SubTerrainCfg(mdp.waves, amplitude=(height, height))
-    terrain = TerrainCfg(
-        {"waves": waves}, num_levels=1, num_columns=1, tile_size=4.0, border_width=1.0
-    )
-    return rover(terrain=terrain)  # type: ignore[call-arg]
+    return Env(rover(**changes), num_envs, EngineCfg(threads=1))
 
 
 @contextmanager

@@ -15,14 +15,8 @@ SIZE = (160, 90)
 
 @needs_opengl
 def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
-    steps = 20
-    calls = []
-
-    def act(obs, fresh):
-        calls.append(1)
-        return torch.ones(1, 1)
-
-    record(rover_env(), act, tmp_path / "out.mp4", range(steps), size=SIZE)
+    env, act = rover_env(), lambda obs, fresh: torch.ones(1, 1)
+    record(env, act, tmp_path / "out.mp4", range(20), size=SIZE)
     frames = imageio_ffmpeg.read_frames(str(tmp_path / "out.mp4"))
     meta = next(frames)
     pixels = np.array([np.frombuffer(f, np.uint8).reshape(90, 160, 3) for f in frames]).astype(int)
@@ -31,7 +25,7 @@ def test_a_video_plays_in_real_time_and_shows_the_robot_move(tmp_path):
     assert len(pixels) == 10
     assert meta["size"] == SIZE
     assert np.abs(pixels[-1] - pixels[0]).max() > 50
-    assert len(calls) == steps
+    assert env.steps == 20
     assert [path.name for path in tmp_path.iterdir()] == ["out.mp4"]
     gif = Image.open(io.BytesIO(as_gif(tmp_path / "out.mp4", width=80)))
     assert (gif.format, gif.size[0], gif.n_frames) == ("GIF", 80, 5)  # type: ignore[attr-defined]

@@ -9,9 +9,9 @@ standard input. A job contains episodes: ``start``, MuJoCo's integration states,
 ``command/<name>``, ``(steps, episodes, size)``; and ``settings``, JSON. The result describes the
 end of every step, ``(steps, episodes, ...)``: the `fields` of MjData in the settings, `actions`,
 `failed`, `time`. If a job has ``follow/<field>``, states at the beginning of every step, nothing is
-simulated: the result is the policy's observations in them, and its `targets`. The setting `other`
-names the binary file of another model of the robot, its base, and the `columns` of its ``qpos`` and
-``qvel`` that belong to those of the job.
+simulated: the result is the policy's observations in them, and its `targets`. A condition may name
+the binary file of another model of the robot, `other`, its `base`, and the `columns` of its
+``qpos`` and ``qvel`` that belong to those of the job.
 """
 
 import copy
@@ -102,17 +102,16 @@ class Loop:
             resource.setrlimit(resource.RLIMIT_DATA, (self.settings["memory"],) * 2)
         self._begin_step()
         self.policy = DisturbedPolicy(folder, self.condition.get("noise", False))
-        self.other = self.condition.get("other")
-        self.columns: dict[str, Any] = {} if self.other is None else self.other["columns"]
-        if self.other is None:
+        self.columns: dict[str, Any] = self.condition.get("columns", {})  # of another model
+        if not self.columns:
             spec = mujoco.MjSpec.from_file(str(folder / "model.xml"))
             spec.compiler.discardvisual = self.settings["discardvisual"]
             self.model = spec.compile()
         else:
-            self.model = mujoco.MjModel.from_binary_path(self.other["file"])
+            self.model = mujoco.MjModel.from_binary_path(self.condition["other"])
             period = self.policy.period
             self.model.opt.timestep = period / round(period / self.model.opt.timestep)
-            self.policy.about |= {"base": self.other["base"], "keyframe": None}
+            self.policy.about |= {"base": self.condition["base"], "keyframe": None}
         for option, value in self.condition.get("options", {}).items():
             setattr(self.model.opt, option, value)
         self.model.opt.timestep *= self.condition.get("timestep", 1.0)
@@ -159,7 +158,8 @@ class Loop:
 
     def _start(self, episode: int) -> MeasuringRobot:
         model, mass = copy.copy(self.model), self.condition.get("mass", 1.0)
-        for field, values in self.entries("model").items() if self.other is None else ():
+        own = {} if self.columns else self.entries("model")
+        for field, values in own.items():
             owner, _, name = field.rpartition(".")
             getattr(model.opt if owner else model, name)[:] = values[episode]
         model.body_mass[:] *= mass
@@ -167,16 +167,16 @@ class Loop:
         robot = MeasuringRobot(self.policy, model)
         mujoco.mj_setConst(model, robot.data)
         mujoco.mj_resetData(model, robot.data)
-        if self.other is None:
+        if not self.columns:
             start = self.job["start"][episode]
             mujoco.mj_setState(model, robot.data, start, mujoco.mjtState.mjSTATE_INTEGRATION)
         for field, columns in self.columns.items():
             getattr(robot.data, field)[columns] = self.job[f"at_start/{field}"][episode]
         mujoco.mj_kinematics(model, robot.data)
         self.policy.biasprm = model.actuator_biasprm.astype(np.float32)[None]
-        memory = self.entries("memory").items()
-        known = {name.removeprefix("memory.") for name in self.policy.optional}
-        self.policy.reset({name: rows[episode][None] for name, rows in memory if name in known})
+        memory = {name: rows[episode][None] for name, rows in self.entries("memory").items()}
+        known = self.policy.optional
+        self.policy.reset({name: row for name, row in memory.items() if f"memory.{name}" in known})
         return robot
 
     def entries(self, kind: str) -> Job:

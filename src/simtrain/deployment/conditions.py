@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ AS_TRAINED = "the task's physics"
 Condition = dict[str, Any]
 _FREE, _JOINT = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtTrn.mjTRN_JOINT
 _SCALARS = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
+_OF_SERVO = ("gear", "gaintype", "gainprm", "biastype", "biasprm", "ctrllimited", "ctrlrange")
 _SOLVERS = {"PGS": 0, "CG": 1, "Newton": 2}
 _LARGEST = 10_000_000  # bytes of policy.json, and numbers of an observation
 _KINDS: dict[str, Any] = dict.fromkeys(("observations", "commands"), list[dict[str, Any]])
@@ -57,7 +57,7 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
         conditions["noise of training"] = {"noise": True}
     conditions |= {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
     if other_model is not None:
-        other = {"other": read_other_model(other_model, model, about["robot"]["contacts"])}
+        other = read_other_model(other_model, model, about["robot"]["contacts"])
         name = f"in {other_model.name}"
         conditions |= {name: other, f"{name}, one step late": other | {"delay": 1}}
     return conditions
@@ -107,23 +107,14 @@ def load_model(folder: Path, about: dict[str, Any]) -> mujoco.MjModel:
     return model
 
 
-@dataclass(frozen=True)
-class OtherModel:
-    """A model in which a policy for another model of the same robot can be played."""
-
-    model: mujoco.MjModel
-    base: str | None
-    """The body with the free joint."""
-    columns: dict[str, list[int]]
-    """Columns of its ``qpos`` and ``qvel`` in the order of the policy's own model."""
-
-
-def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = ()) -> OtherModel:
+def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) -> Condition:
     """Read MJCF or URDF; joints are matched with those of `own` by name, servos are those of `own`.
 
-    `sensors` are other inputs of the policy. Masses, inertias, geometries, friction, armature,
-    damping, solver and time step are those of the file, and so are torque limits if it has them.
-    Raises ConfigError for a file that cannot be read or that has no such joint or sensor.
+    The condition has the model as ``other``, its ``base``, the body with the free joint, and the
+    ``columns`` of its ``qpos`` and ``qvel`` in the order of those of `own`. `sensors` are other
+    inputs of the policy. Masses, inertias, geometries, friction, armature, damping, solver and time
+    step are those of the file, and so are torque limits if it has them. Raises ConfigError for a
+    file that cannot be read or that has no such joint or sensor.
     """
     spec, names = read(path).spec, [own.joint(i).name for i in range(own.njnt)]
     moving = [n for i, n in enumerate(names) if mujoco.mjtJoint(own.jnt_type[i]) in _SCALARS]
@@ -156,7 +147,7 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str] = (
         qpos += range(q, q + len(joint.qpos0))
         qvel += range(v, v + len(joint.damping))
     columns = {"qpos": qpos, "qvel": qvel}
-    return OtherModel(model, base.name if is_floating else None, columns)
+    return {"other": model, "base": base.name if is_floating else None, "columns": columns}
 
 
 def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
@@ -175,13 +166,7 @@ def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
             name=f"simtrain_{actuator.name or name}",
             trntype=_JOINT,
             target=name,
-            gear=actuator.gear,
-            gaintype=int(own.actuator_gaintype[number]),
-            gainprm=actuator.gainprm,
-            biastype=int(own.actuator_biastype[number]),
-            biasprm=actuator.biasprm,
-            ctrllimited=int(actuator.ctrllimited[0]),
-            ctrlrange=actuator.ctrlrange,
+            **{field: getattr(own, f"actuator_{field}")[number].tolist() for field in _OF_SERVO},
             forcelimited=int(limit is not None),
             forcerange=[0.0, 0.0] if limit is None else limit / abs(actuator.gear[0]),
         )

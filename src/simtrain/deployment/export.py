@@ -37,12 +37,7 @@ from simtrain.errors import ConfigError, flag
 from simtrain.files import written_whole
 from simtrain.limits import Leaves, leaves
 from simtrain.run.checkpoint import packed
-from simtrain.run.directory import (
-    check_folder,
-    make_folder,
-    read_config_file,
-    versions,
-)
+from simtrain.run.directory import check_folder, make_folder, read_config_file, versions
 from simtrain.sim import EngineCfg, choose_engine
 from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration

@@ -7,7 +7,7 @@ that they declare is an input and an output. A term that needs anything else is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,8 @@ class RobotStep(nn.Module):
         """Raises ConfigError for a term that uses data that a robot's program does not have."""
         super().__init__()
         self.network = network
-        self._task = RobotTask(env, [*network.groups, *network.images])
-        examples = self._task.examples()
+        self.task = RobotTask(env, [*network.groups, *network.images])
+        examples = self.task.examples()
         before = self._check(examples)
         self.sensors: dict[str, Tensor] = {}
         """Example inputs by name, ``(1, ...)``, of all sensors that values depend on."""
@@ -66,11 +66,11 @@ class RobotStep(nn.Module):
             changed = self._values(examples | {name: example + _CHANGE})
             unused = all(torch.equal(before[key], value) for key, value in changed.items())
             (self._constant if unused else self.sensors)[name] = example
-        robot = RobotEnv(self._task, examples)
+        robot = RobotEnv(self.task, examples)
         states = zip(network.states, network.initial_states(1), strict=True)
         self.memory = {MEMORY + n: v.clone() for n, v in [*robot.rows.items(), *states]}
         """The memory at the start of an episode."""
-        self.disturbances = self._task.disturbances()
+        self.disturbances = self.task.disturbances()
         """Inputs that only a proof sets: noise, and gains and biases of servos."""
         self.inputs = self.sensors | self.memory | self.disturbances
         after = [name.replace(MEMORY, NEXT, 1) for name in self.memory]
@@ -79,7 +79,7 @@ class RobotStep(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """The outputs for the `inputs` in their order."""
         inputs = self._constant | dict(zip(self.inputs, values, strict=True))
-        robot = RobotEnv(self._task, inputs)
+        robot = RobotEnv(self.task, inputs)
         obs = robot.observe()
         states = [inputs[MEMORY + name] for name in self.network.states]
         outputs = self.network(*self.network.inputs(obs), *states)
@@ -96,7 +96,7 @@ class RobotStep(nn.Module):
             kind, *path = name.split(".")
             if kind != "observations":
                 raise ConfigError(f"{name}: how a robot's program is to know it is not known")
-            function = function_name(self._task.groups[path[0]][path[1]].func)
+            function = function_name(self.task.groups[path[0]][path[1]].func)
             way = 'write @read_as("given") above it if the robot\'s program gives it'
             text = f"{flag('env', *name.split('.'))}: how a robot reads {function} is not known"
             raise ConfigError(f"{text}; {way}")
@@ -106,22 +106,14 @@ class RobotStep(nn.Module):
         self, sensors: Mapping[str, Tensor], unknown: float = _UNKNOWN[0]
     ) -> dict[str, Tensor]:
         """All values at an episode's first step, from sensors: by term, targets, and state."""
-        robot = RobotEnv(self._task, sensors, unknown)
-        values = robot.seen_by_term(robot.observe())
-        targets = robot.act(robot.actions.clone())
-        return values | {"actions": targets} | robot.rows
-
-    def facts(self, live: Sequence[str]) -> RobotInputs:
-        """How a program provides those of the inputs that are `live`."""
-        task, names = self._task, [name for name in self.sensors if name in live]
-        joints = [joint.name for joint in task.joints]
-        return RobotInputs(
-            names,
-            joints,
-            task.contacts if "contact" in names else [],
-            list(task.places) if {"place_pos", "place_quat"} & {*names} else [],
-            {name: facts for name, facts in task.given.items() if name in names},
-        )
+        robot = RobotEnv(self.task, sensors, unknown)
+        seen = robot.observe()
+        values = {
+            f"observations.{name}.{term}": seen[name].flatten(1)[:, place]
+            for name, group in robot.groups.items()
+            for term, place in group.slices.items()
+        }
+        return values | {"actions": robot.act(robot.actions.clone())} | robot.rows
 
 
 def export_robot(step: RobotStep) -> tuple[bytes, RobotInputs]:
@@ -151,7 +143,14 @@ def export_robot(step: RobotStep) -> tuple[bytes, RobotInputs]:
             model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), name))
     content = bytes(model.SerializeToString())
     _compare(step, content)
-    return content, step.facts([value.name for value in model.graph.input])
+    task, used = step.task, [name for name in step.sensors if name in live]
+    return content, RobotInputs(
+        names=used,
+        joints=[joint.name for joint in task.joints],
+        contacts=task.contacts if "contact" in used else [],
+        places=list(task.places) if {"place_pos", "place_quat"} & {*used} else [],
+        given={name: facts for name, facts in task.given.items() if name in used},
+    )
 
 
 def _live(graph: onnx.GraphProto) -> set[str]:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import mujoco
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from simtrain.env.commands import CommandTerm
 from simtrain.env.control.actions import Actions
 from simtrain.env.control.cfg import ActionTerm
 from simtrain.env.env import Env
-from simtrain.env.names import ONE_DEGREE, Places, Sensors, find_places, resolve_params
+from simtrain.env.names import ONE_DEGREE, Places, Sensors, find_id, find_places, resolve_params
 from simtrain.env.observations import ObservationGroup, SharedTerms
 from simtrain.errors import ConfigError, call_term, flag
 from simtrain.mdp.rotations import rotate
@@ -31,6 +30,11 @@ class RobotTask:
     """A task's terms, and the fields of MuJoCo that a robot's sensors give."""
 
     def __init__(self, env: Env, groups: Sequence[str]) -> None:
+        for name, term in env.action_terms.items():
+            if not term.actuators or type(term).substep is not ActionTerm.substep:
+                why = "acts at every physics step" if term.actuators else "names no `actuators`"
+                text = f"what {type(term).__name__} does cannot be told to a robot's program"
+                raise ConfigError(f"{flag('env', 'actions', name)}: {text}: it {why}")
         model, cfgs = env.model, env.cfg.observation_groups()
         self.env, self.groups = env, {group: cfgs[group] for group in groups}
         joints = [model.joint(i) for i in range(model.njnt)]
@@ -58,12 +62,8 @@ class RobotTask:
             names += command.describe().get("places", ())
         places = [value for value in params if isinstance(value, Places)]
         places += [find_places(model, name, "cpu") for name in names if name]
-        ids = [np.atleast_1d(np.r_[place.ids]) for place in places]
-        self.places = {
-            name: (place.are_sites, int(number))
-            for place, numbers in zip(places, ids, strict=True)
-            for name, number in zip(place.names, numbers, strict=True)
-        }
+        kinds = [(name, place.are_sites) for place in places for name in place.names]
+        self.places = {n: (s, find_id(model, "site" if s else "body", n)) for n, s in kinds}
 
     def examples(self) -> dict[str, Tensor]:
         """Inputs for all possible sensors, at the start of an episode."""
@@ -139,10 +139,8 @@ class RobotEnv(Env):
         self._scope = self._shared = None
         self._declared, self._scratch, self._built = {}, [], False
         self._fields = _fields(task, inputs, unknown)
-        biasprm = inputs.get("actuator_biasprm", _nominal(env.model, "actuator_biasprm"))
-        known = {"actuator_biasprm": biasprm}
         self.sim = SimpleNamespace(  # type: ignore[assignment]
-            expand=lambda field: known[field] if field in known else _nominal(env.model, field)
+            expand=lambda field: inputs.get(field, _nominal(env.model, field))
         )
         self._episode_length = self.buffer("episode_length", dtype=torch.long)
         self.actions = self.buffer("actions", (env.num_actions,))
@@ -156,11 +154,9 @@ class RobotEnv(Env):
                 params = resolve_params(cfg.params, env.model, "cpu")
                 commands[name] = self.make_term(f"commands.{name}", cfg.func, params)
         self._actions = Actions(env.cfg, env.model, "cpu")
-        for name, term in self._actions.terms.items():
-            _check_action(name, term)
         self._actions.declare(self)
         self._seen = SharedTerms(self)
-        self._groups = {name: self._group(task, name) for name in task.groups}
+        self.groups = {name: self._group(task, name) for name in task.groups}
         self.rows = self.declared("")
         for name, rows in self.rows.items():  # making the groups called each term
             before = inputs.get(MEMORY + name)
@@ -180,21 +176,13 @@ class RobotEnv(Env):
                 cfg.func, cfg.params = _given_value(f"{group}.{name}", facts), {}
         return _Group(self._inputs.get(f"noise.{group}"), group, cfgs, self, self._seen)
 
-    def seen_by_term(self, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The observations, by the full names of terms."""
-        return {
-            f"observations.{group}.{term}": seen[group].flatten(1)[:, place]
-            for group, of_group in self._groups.items()
-            for term, place in of_group.slices.items()
-        }
-
     def observe(self) -> dict[str, Tensor]:
         """The observations by group; commands and state advance, in place."""
         for name, command in self.commands.terms.items():
             call_term(f"commands.{name}", command.update)
         self._seen.compute()
-        seen = {name: torch.zeros(1, *group.shape) for name, group in self._groups.items()}
-        for name, group in self._groups.items():
+        seen = {name: torch.zeros(1, *group.shape) for name, group in self.groups.items()}
+        for name, group in self.groups.items():
             group.compute(seen[name])
         return seen
 
@@ -225,10 +213,8 @@ class RobotEnv(Env):
 def _fields(task: RobotTask, inputs: Mapping[str, Tensor], unknown: float) -> dict[str, Tensor]:
     """MuJoCo's fields, ``(1, ...)``, as far as sensors give them; `unknown` elsewhere."""
     model, env = task.env.model, task.env
-    sizes: dict[str, tuple[int, ...]] = {"qpos": (model.nq,), "qvel": (model.nv,)}
-    sizes |= {"sensordata": (model.nsensordata,)}
-    sizes |= {"xpos": (model.nbody, 3), "xquat": (model.nbody, 4), "xmat": (model.nbody, 9)}
-    sizes |= {"site_xpos": (model.nsite, 3), "site_xmat": (model.nsite, 9)}
+    data, names = mujoco.MjData(model), ("qpos", "qvel", "sensordata", "xpos", "xquat", "xmat")
+    sizes = {name: getattr(data, name).shape for name in (*names, "site_xpos", "site_xmat")}
     fields = {name: torch.full((1, *size), unknown) for name, size in sizes.items()}
     fields["qpos"][:, task.qpos] = inputs["joint_pos"]
     fields["qvel"][:, task.qvel] = inputs["joint_vel"]
@@ -252,17 +238,9 @@ def _fields(task: RobotTask, inputs: Mapping[str, Tensor], unknown: float) -> di
 
 
 def _matrix(quaternion: Tensor) -> Tensor:
-    """Rotation matrices of ``(1, 4)``, flat: ``(1, 9)``."""
-    columns = [rotate(quaternion, axis.unsqueeze(0)) for axis in torch.eye(3)]
-    return torch.stack(columns, dim=2).flatten(1)
+    """The rotation matrix of ``(1, 4)``, flat: ``(9,)``."""
+    return rotate(quaternion, torch.eye(3)).T.flatten()
 
 
 def _given_value(name: str, facts: Mapping[str, Any]) -> Callable[[Any], Tensor]:
     return lambda robot: robot._inputs[name] - facts.get("minus", 0.0)
-
-
-def _check_action(name: str, term: ActionTerm) -> None:
-    if not term.actuators or type(term).substep is not ActionTerm.substep:
-        why = "it acts at every physics step" if term.actuators else "it names no `actuators`"
-        text = f"what {type(term).__name__} does cannot be told to a robot's program"
-        raise ConfigError(f"{flag('env', 'actions', name)}: {text}: {why}")

@@ -15,12 +15,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mujoco
@@ -49,6 +49,7 @@ _MOST_SECONDS, _MOST_MEMORY = 40, 4 * 2**30  # of a step, by the processor; of a
 _ROUND = 20  # episodes at a time, until the part that is kept is known to ± _MARGIN
 _MARGIN = 0.02
 _LOOP = Path(__file__).with_name("closed_loop.py")
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,11 @@ class _Episodes:
     """The episodes of the policy in its task, and the data to play them elsewhere."""
 
     evaluation: Evaluation
-    job: dict[str, np.ndarray]
+    job: Arrays
     commands: list[dict[str, Tensor]]
     """The state of the commands at the beginning of every step."""
-    states: dict[str, np.ndarray]
-    seen: np.ndarray
-    targets: np.ndarray
+    first: Arrays
+    """States in the first steps, to ``follow``, what is ``seen`` in them, and the ``targets``."""
 
 
 class Verifier:
@@ -98,7 +98,7 @@ class Verifier:
         task = without_hardware(of_task)
         self._is_changed = as_plain(task) != as_plain(of_task)
         engine = EngineCfg(threads=min(len(os.sched_getaffinity(0)), episodes))
-        with _own_randomness(), torch.inference_mode():
+        with forked_randomness(_SEED), torch.inference_mode():
             self._env = Env(task, episodes, engine, metrics=True)
             policy = saved.policy(self._env.get_observations(), self._env.num_actions)
             self._own = _play_own(self._env, policy)
@@ -117,9 +117,15 @@ class Verifier:
         """
         env, own, played = self._env, self._own, {}
         about = read_interface(folder)
-        model = load_model(folder, about)
-        with _own_randomness(), torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
-            loop = _ClosedLoop(folder, Path(scratch), model, env, own.job)
+        settings = {
+            "fields": [field for field, _ in entries_of(env.sim.state(), "data")],
+            "discardvisual": load_model(folder, about).ngeom != env.model.ngeom,
+            "steps": env.max_episode_length,
+            "seconds_of_step": _MOST_SECONDS,
+            "memory": _MOST_MEMORY,
+        }
+        with forked_randomness(_SEED), torch.inference_mode(), TemporaryDirectory() as scratch:
+            loop = _ClosedLoop(folder.resolve(), Path(scratch), own.job, settings)
             differences = _differences(loop, env, own, about)
             for name, condition in conditions.items():
                 if not differences:
@@ -143,9 +149,6 @@ class Verifier:
         return evaluation
 
 
-_own_randomness = partial(forked_randomness, _SEED, torch.device("cpu"))
-
-
 def _play_own(env: Env, policy: Policy) -> _Episodes:
     """Play an episode in each environment; go on after its end, as the other may last longer."""
     memory = _reset(env)
@@ -163,7 +166,7 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
         now = {f"command/{name}": env.command(name).clone() for name in given}
         if step < _STEPS:
             for field in _STATE:
-                now[field] = env.sim.bind_native(field)[:_EPISODES].clone()
+                now[f"follow/{field}"] = env.sim.bind_native(field)[:_EPISODES].clone()
             now["seen"] = torch.cat([obs[g][:_EPISODES] for g in policy.actor.obs_groups], dim=1)
         episodes.add(*env.advance(policy(obs, env.is_fresh)))
         if step < _STEPS:
@@ -171,11 +174,9 @@ def _play_own(env: Env, policy: Policy) -> _Episodes:
         for name, value in now.items():
             rows.setdefault(name, []).append(value)
         obs = env.observe()
-    arrays = {name: torch.stack(values).numpy() for name, values in rows.items()}
-    job |= {name: values for name, values in arrays.items() if name.startswith("command/")}
-    states = {field: arrays[field] for field in _STATE}
-    evaluation = Evaluation.of_rows(episodes.rows(), env)
-    return _Episodes(evaluation, job, commands, states, arrays["seen"], arrays["targets"])
+    first = {name: torch.stack(values).numpy() for name, values in rows.items()}
+    job |= {f"command/{name}": first.pop(f"command/{name}") for name in given}
+    return _Episodes(Evaluation.of_rows(episodes.rows(), env), job, commands, first)
 
 
 def _reset(env: Env) -> dict[str, Tensor]:
@@ -196,70 +197,47 @@ def _reset(env: Env) -> dict[str, Tensor]:
     return memory
 
 
+@dataclass(frozen=True)
 class _ClosedLoop:
-    """Runs the exported files in separate processes."""
+    """Runs the exported files in separate processes, see `closed_loop`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        scratch: Path,
-        model: mujoco.MjModel,
-        env: Env,
-        job: dict[str, np.ndarray],
-    ) -> None:
-        self._folder, self._scratch, self._job = folder.resolve(), scratch, job
-        self._threads = min(len(os.sched_getaffinity(0)), env.num_envs)
-        self._settings = {
-            "fields": [field for field, _ in entries_of(env.sim.state(), "data")],
-            "discardvisual": model.ngeom != env.model.ngeom,
-            "steps": env.max_episode_length,
-            "seconds_of_step": _MOST_SECONDS,
-            "memory": _MOST_MEMORY,
-        }
+    folder: Path
+    scratch: Path
+    job: Arrays
+    settings: dict[str, Any]
 
-    def play(self, condition: Condition, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def play(self, condition: Condition, rows: np.ndarray) -> Arrays:
         """The fields, actions and failures of episodes at the end of every step."""
-        shares = np.array_split(rows, min(self._threads, len(rows)))
-        if (other := condition.get("other")) is not None:
-            file = str(self._scratch / "other.mjb")
-            mujoco.mj_saveModel(other.model, file)
-            settings = {"file": file, "base": other.base, "columns": other.columns}
-            condition = condition | {"other": settings}
-        with ThreadPoolExecutor(self._threads) as pool:
-            parts = list(pool.map(lambda share: self._run(share, {"condition": condition}), shares))
+        threads = min(len(os.sched_getaffinity(0)), len(rows))
+        if "other" in condition:
+            file = str(self.scratch / "other.mjb")
+            mujoco.mj_saveModel(condition["other"], file)
+            condition = condition | {"other": file}
+        play = partial(self.run, settings={"condition": condition}, states={})
+        with ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(play, np.array_split(rows, threads)))
         return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
-    def follow(self, states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The policy's observations and targets in these states, ``(steps, episodes, ...)``."""
-        steps, episodes, _ = states["qpos"].shape
-        followed = {f"follow/{field}": values for field, values in states.items()}
-        return self._run(np.arange(episodes), {"condition": {}, "steps": steps}, followed)
-
-    def _run(
-        self, share: np.ndarray, settings: Condition, followed: Mapping[str, np.ndarray] = {}
-    ) -> dict[str, np.ndarray]:
+    def run(self, share: np.ndarray, settings: dict[str, Any], states: Arrays) -> Arrays:
+        """The result for a share of the episodes, or for `states`, ``(steps, episodes, ...)``."""
         job = {
             name: values[:, share] if name.startswith("command/") else values[share]
-            for name, values in self._job.items()
+            for name, values in self.job.items()
         }
-        text = np.array(json.dumps(self._settings | settings))
-        files = [self._scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
-        np.savez(files[0], allow_pickle=False, **job, **followed, settings=text)
+        text = np.array(json.dumps(self.settings | settings))
+        files = [self.scratch / f"{name}-{share[0]}.npz" for name in ("job", "result")]
+        np.savez(files[0], allow_pickle=False, **job, **states, settings=text)
         read_end, write_end = os.pipe()  # which closes with this process, however it ends
-        try:
+        with os.fdopen(read_end) as its_end, os.fdopen(write_end, "w"):
             process = subprocess.run(
                 # -P: it imports what is installed, nothing from a folder where something lies.
-                [sys.executable, "-P", str(_LOOP), str(self._folder), *map(str, files)],
-                cwd=self._scratch,
+                [sys.executable, "-P", str(_LOOP), str(self.folder), *map(str, files)],
+                cwd=self.scratch,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdin=read_end,
+                stdin=its_end,
                 capture_output=True,
                 text=True,
-                check=False,
             )
-        finally:
-            os.close(read_end)
-            os.close(write_end)
         if process.returncode != 0:
             last = (process.stderr.strip().splitlines() or ["it crashes"])[-1]
             if process.returncode == -signal.SIGPROF:
@@ -271,7 +249,8 @@ class _ClosedLoop:
 
 def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, Any]) -> list[str]:
     """Observations and targets of the exported policy that differ from those in its task."""
-    followed = loop.follow(own.states)
+    steps, episodes, _ = own.first["targets"].shape
+    followed = loop.run(np.arange(episodes), {"condition": {}, "steps": steps}, own.first)
     sentences = []
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
         period = about["control_period"]
@@ -288,20 +267,18 @@ def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, A
             return [f"{group} has {exported}, in the task {own_terms}"]
         for term, place in of_task.items():
             name, columns = f"{group}.{term}", slice(before + place.start, before + place.stop)
-            pair = followed["obs"][:, :, columns], own.seen[:, :, columns]
+            pair = followed["obs"][:, :, columns], own.first["seen"][:, :, columns]
             follows = sees_ground and parts[term]["function"].endswith(":last_action")
             roughly = follows or name in about["robot"]["given"]
             sentences += _difference(name, *pair, roughly=roughly)
         before += env.observations.groups[group].size
     if not sentences:  # else targets differ as well
-        pair = followed["targets"], own.targets
+        pair = followed["targets"], own.first["targets"]
         sentences += _difference("the targets", *pair, roughly=sees_ground)
     return sentences
 
 
-def _difference(
-    name: str, exported: np.ndarray, own: np.ndarray, *, roughly: bool = False
-) -> list[str]:
+def _difference(name: str, exported: np.ndarray, own: np.ndarray, *, roughly: bool) -> list[str]:
     """A sentence if two arrays differ, or the means of values that are only `roughly` equal."""
     if exported.shape != own.shape:
         return [f"{name} has the shape {exported.shape[2:]}, in the task {own.shape[2:]}"]
@@ -312,29 +289,25 @@ def _difference(
     return [] if error <= allowed else [f"{name} differs from the task's {what} {error:.2g}"]
 
 
-def _evaluate(
-    env: Env, result: dict[str, np.ndarray], commands: list[dict[str, Tensor]]
-) -> Evaluation:
+def _evaluate(env: Env, result: Arrays, commands: list[dict[str, Tensor]]) -> Evaluation:
     """The first episodes of a result, with the task's own rewards, metrics and terminations.
 
     Another model gives positions and velocities; all else is computed by the task's model.
     """
     env.reset()
     episodes, buffers = FirstEpisodes(env), env.declared("commands.")
-    mirrors = {field: env.bind(field) for field, _ in entries_of(env.sim.state(), "data")}
-    is_whole, count = mirrors.keys() <= result.keys(), result["actions"].shape[1]
+    fields = {field for field, _ in entries_of(env.sim.state(), "data")}
+    is_whole, count = fields <= result.keys(), result["actions"].shape[1]
+    mirrors = {field: env.bind(field) for field in (fields if is_whole else _STATE[:2])}
     played, failed = torch.arange(env.num_envs) < count, torch.zeros(env.num_envs)
     for step, command in enumerate(commands):
         env.previous_actions.copy_(env.actions)
         env.actions[:count] = torch.from_numpy(result["actions"][step])
-        if is_whole:
-            for field, mirror in mirrors.items():
-                mirror[:count] = torch.from_numpy(result[field][step])
-        else:
-            for field in _STATE[:2]:
-                values = env.bind(field).clone()
-                values[:count] = torch.from_numpy(result[field][step])
-                env.sim.write(field, values, played)
+        for field, mirror in mirrors.items():
+            mirror[:count] = torch.from_numpy(result[field][step])
+            if not is_whole:
+                env.sim.write(field, mirror, played)
+        if not is_whole:
             env.sim.forward()
         for name, value in command.items():
             buffers[name].copy_(value)

@@ -14,7 +14,7 @@ from importlib import import_module
 from simtrain.errors import ConfigError
 
 _LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8", "glfw": None}
-_REMEDIES = {
+REMEDIES = {
     "egl": "`apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri` gives it Mesa's driver",
     "osmesa": "`apt-get install libosmesa6 libgl1` gives it all it needs",
     "glfw": "it needs a display (DISPLAY), and MUJOCO_GL=egl draws without",
@@ -36,13 +36,13 @@ def choose_backend() -> str:
     if wanted in _AUTO:
         if backend := next(filter(_is_available, _LIBRARIES), None):
             return backend
-        raise RenderingError(f"there is no OpenGL to draw with: for EGL, {_REMEDIES['egl']}")
+        raise RenderingError(f"there is no OpenGL to draw with: for EGL, {REMEDIES['egl']}")
     backend = "glfw" if wanted == "glx" else wanted
     if backend not in _LIBRARIES:
         raise RenderingError(f"MUJOCO_GL is {wanted!r}; it must be egl, osmesa or glfw")
     if not _is_available(backend):
         missing = f"{_LIBRARIES[backend] or 'a display'} is missing"
-        raise RenderingError(f"MUJOCO_GL={wanted}, but {missing}: {_REMEDIES[backend]}")
+        raise RenderingError(f"MUJOCO_GL={wanted}, but {missing}: {REMEDIES[backend]}")
     return backend
 
 
@@ -75,12 +75,6 @@ def import_mujoco_without_opengl() -> None:
 def has_display() -> bool:
     """Whether windows can be opened, according to the environment variables."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def backend_error(backend: str, error: Exception) -> RenderingError:
-    """The error for a library that is installed and fails, with a remedy."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return RenderingError(f"OpenGL by {backend} fails: {reason}; {_REMEDIES[backend]}")
 
 
 def choose_egl_device() -> None:

@@ -21,8 +21,7 @@ from simtrain.env.env import Env
 from simtrain.errors import ConfigError
 from simtrain.view.playback import HISTORY_S, Playback
 
-Request = Callable[[], None]
-Requests = SimpleQueue[Request]
+Requests = SimpleQueue[Callable[[], None]]
 _NEWEST, _ALL = "newest", "all terms"
 _FAILURE = '<p style="margin: 0.5em 1em; font-size: 0.8em; color: #e03131">{}</p>'
 _SPEEDS = {"1/8": 0.125, "1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "4": 4.0}

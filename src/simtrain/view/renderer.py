@@ -16,7 +16,7 @@ from simtrain.env.env import Env
 from simtrain.env.model import compile_model
 from simtrain.env.names import find_base
 from simtrain.errors import ConfigError
-from simtrain.view.opengl import backend_error, choose_backend, choose_egl_device
+from simtrain.view.opengl import REMEDIES, RenderingError, choose_backend, choose_egl_device
 
 _ARROW_RADIUS = 0.012  # m
 _AXIS_RADIUS = 0.04  # of a frame, parts of its length
@@ -208,7 +208,8 @@ def _open_renderer(model: mujoco.MjModel, width: int, height: int) -> mujoco.Ren
         model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, 1024)
         renderer = mujoco.Renderer(model, height, width)
     except Exception as error:  # errors of failing drivers are not documented
-        raise backend_error(backend, error) from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RenderingError(f"OpenGL by {backend} fails: {reason}; {REMEDIES[backend]}") from error
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION.value] = 0
     return renderer
 
