@@ -49,13 +49,6 @@ def base_rotation(env: Env) -> Tensor:
     return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
 
 
-@computed_once
-def base_velocity(env: Env) -> Tensor:
-    """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
-    velocity = env.bind("qvel")[:, env.base.linear]
-    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
-
-
 def base_height(env: Env) -> Tensor:
     """Height of the base above the ground, m. Shape: ``(num_envs,)``."""
     return height_above_ground(env, env.bind("qpos")[:, env.base.position].unsqueeze(1))[:, 0]
