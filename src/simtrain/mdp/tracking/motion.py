@@ -149,15 +149,15 @@ class MotionCommand(CommandTerm):
         torch.minimum(self._frame + 1, self._ends[self.clip()], out=self._frame)
         torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
 
-    def put(self, mask: Tensor, *, exact: bool = False) -> None:
+    def put(self, mask: Tensor) -> None:
         """Write the state of the present frame to the simulations in `mask`, in place.
 
-        An offset from the ranges is added, except if `exact` or with the sampling ``start``.
+        An offset from the ranges is added, except with the sampling ``start``.
         """
         env, base = self._env, self._env.base
         position, turn, linear, angular = self._of_root.at(self._frame)
         joints, joint_vel = self._of_joints.at(self._frame)
-        if not exact and self.sampling != "start":
+        if self.sampling != "start":
             pose, velocity = self._offset.draw()
             position = position + pose[:, :3]
             turn = quat_mul(quat_from_euler(*pose[:, 3:].unbind(1)), turn)
