@@ -39,6 +39,11 @@ def _walking(**params):
     return env
 
 
+def _set_phase(env, phase):
+    env.declared("commands.gait.phase")["commands.gait.phase"].copy_(torch.tensor(phase))
+    env.commands.terms["gait"].update()
+
+
 def _phase(env):
     sin, cos = env.command("gait").unbind(1)
     return torch.atan2(sin, cos) / (2.0 * math.pi) % 1.0
@@ -64,7 +69,7 @@ def test_feet_swing_in_turns_each_for_the_rest_of_its_period():
     term, swings = env.commands.terms["gait"], []
     for _ in range(20):  # a period
         term.update()
-        swings.append(term.swing()[0].clone())
+        swings.append(term.swing[0].clone())
     swings = torch.stack(swings)
     assert (swings > 0.0).sum(dim=0).tolist() == [8, 8]
     assert not (swings > 0.0).all(dim=1).any()
@@ -73,7 +78,7 @@ def test_feet_swing_in_turns_each_for_the_rest_of_its_period():
     assert torch.allclose(left.diff(), torch.full((7,), 0.125), atol=1e-4)
     env.commands.hold("velocity", [0.0, 0.0, 0.0])
     env.commands.compute()
-    assert term.swing().tolist() == [[0.0, 0.0]]
+    assert term.swing.tolist() == [[0.0, 0.0]]
 
 
 def test_the_clock_runs_on_for_the_time_in_which_a_robot_comes_to_rest():
@@ -81,19 +86,18 @@ def test_the_clock_runs_on_for_the_time_in_which_a_robot_comes_to_rest():
     term, walks = env.commands.terms["gait"], env.command("velocity")[:, 0] > 0.0
     assert torch.equal(env.command("gait").norm(dim=1) > 0.5, walks)  # also if it begins at rest
     env.commands.hold("velocity", [0.0, 0.0, 0.0])
-    assert torch.equal(term.swing().amax(dim=1) > 0.0, walks)
+    assert torch.equal(term.swing.amax(dim=1) > 0.0, walks)
     for _ in range(5):
         env.commands.compute()
         assert torch.equal(env.command("gait").norm(dim=1) > 0.5, walks)
     env.commands.compute()
     assert (env.command("gait") == 0.0).all()
-    assert (term.swing() == 0.0).all()
+    assert (term.swing == 0.0).all()
 
 
 def test_feet_are_rewarded_for_touching_in_stance_and_for_their_height_in_swing():
     env = _walking(frequency=(0.0, 0.0), stance=0.5)
-    term = env.commands.terms["gait"]
-    term.set_phase(torch.tensor([0.75]))  # the left foot is amid its swing
+    _set_phase(env, [0.75])  # the left foot is amid its swing
     for touches, expected in (([0, 1], 1.0), ([1, 1], 0.5), ([1, 0], 0.0)):
         set_contact(env, [touches])
         assert value(env, mdp.feet_contact_by_phase, sensors=CONTACTS, gait="gait") == expected
@@ -120,7 +124,7 @@ def test_actions_can_be_relative_to_legs_that_bend_in_their_swing():
     env.commands.hold("velocity", [0.5, 0.0, 0.0])
     # The left foot is amid its swing in one environment; in the other, the right one in a quarter.
     env.commands.compute()
-    env.commands.terms["gait"].set_phase(torch.tensor([0.75, 0.125]))
+    _set_phase(env, [0.75, 0.125])
     env.step(torch.tensor([[0.0, 0.0], [0.1, 0.1]]))
     home = torch.tensor([0.1, -0.2])
     moved = torch.tensor([[0.4, 0.0], [0.1, 0.1 - 0.2 * 0.5]])
@@ -133,13 +137,13 @@ def test_actions_can_be_relative_to_legs_that_bend_in_their_swing():
 
 def test_joints_are_rewarded_for_being_where_a_motion_has_them():
     env = _walking(frequency=(0.0, 0.0), stance=0.5, bend={"left_hinge": 0.4})
-    env.commands.terms["gait"].set_phase(torch.tensor([0.75]))
+    _set_phase(env, [0.75])
     params = {"joints": HINGES, "command": "gait", "std": 0.5}
     # By hand: 0.4 too far for one joint of two, which is at its start.
     assert value(env, mdp.track_reference_joint_pos_exp, **params) == pytest.approx(
         math.exp(-(0.4**2) / 2.0 / 0.5**2), rel=1e-4
     )
-    env.commands.terms["gait"].set_phase(torch.tensor([0.25]))
+    _set_phase(env, [0.25])
     assert value(env, mdp.track_reference_joint_pos_exp, **params) == pytest.approx(1.0)
 
 

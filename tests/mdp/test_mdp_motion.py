@@ -171,8 +171,8 @@ def test_pictures_show_the_targets_of_the_bodies_as_frames(files):
 def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
     task = evaluation_task(_task(files, pose_range={"x": (-0.5, 0.5)}))
     env = Env(task, 5, EngineCfg(), metrics=True)
-    motion = env.commands.terms["motion"]
-    assert motion.clip().tolist() == [0, 1, 0, 1, 0]  # type: ignore[attr-defined]
+    motion: Any = env.commands.terms["motion"]
+    assert motion.clip().tolist() == [0, 1, 0, 1, 0]
     clips = [MotionClip.load(Path(file), env.model) for file in files]
     for i in range(5):
         start = clips[i % 2]
@@ -183,7 +183,7 @@ def test_evaluation_plays_each_motion_in_turn_from_its_start_to_its_end(files):
         assert env.command("motion")[i].tolist() == pytest.approx(wanted, abs=1e-6)
     everywhere = torch.ones(5, dtype=torch.bool)
     for step in range(1, 110):
-        motion.put(everywhere, exact=True)  # type: ignore[attr-defined] # as if the policy were perfect
+        motion.put(everywhere)  # as if the policy were perfect
         env.sim.forward()
         _, dones = env.rewards_and_dones(None)
         ended = [step == (59, 109)[i % 2] for i in range(5)]

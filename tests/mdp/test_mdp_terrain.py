@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -265,24 +266,9 @@ def test_an_episode_ends_when_the_commands_add_up_to_the_distance_but_not_in_eva
     assert terminations["walked"].params["distance"] == 3.0
 
 
-def test_command_ranges_widen_with_the_steps():
-    ranges = CurriculumTermCfg(mdp.command_ranges, command="velocity", start=0.2, steps=4)
-    env = walker_env(1, curricula={"ranges": ranges})
-    term = env.commands.terms["velocity"]
-    for expected in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
-        env.curricula.compute(torch.tensor([True]))
-        assert term.high[0] == pytest.approx(1.0 * expected)  # type: ignore[attr-defined]
-        assert term.low[1] == pytest.approx(-0.5 * expected)  # type: ignore[attr-defined]
-        env.step(torch.zeros(1, 2))
-
-
 def test_more_environments_stand_after_some_steps():
-    curricula = {
-        "standing": CurriculumTermCfg(
-            mdp.standing_envs, command="velocity", share=1.0, after_steps=2
-        )
-    }
-    env = walker_env(4, curricula=curricula)
+    params = {"command": "velocity", "share": 1.0, "after_steps": 2}
+    env = walker_env(4, curricula={"standing": CurriculumTermCfg(mdp.standing_envs, **params)})
     everywhere = torch.ones(4, dtype=torch.bool)
     for share in (0.0, 0.0, 1.0):
         env.curricula.compute(everywhere)
@@ -292,23 +278,38 @@ def test_more_environments_stand_after_some_steps():
         env.step(torch.zeros(4, 2))
 
 
-def test_some_command_ranges_widen_after_some_steps_and_others_are_whole_from_the_start():
-    params = {"start": 0.2, "after_steps": 2, "steps": 4, "ranges": ("lin_vel_x",)}
-    ranges = CurriculumTermCfg(mdp.command_ranges, command="velocity", **params)
-    env = walker_env(1, curricula={"ranges": ranges})
-    term = env.commands.terms["velocity"]
-    for expected in (0.2, 0.2, 0.2, 0.6, 1.0, 1.0):
+def _widening(**params):
+    params = {"command": "velocity", "start": 0.2, "steps": 4, **params}
+    return walker_env(1, curricula={"ranges": CurriculumTermCfg(mdp.command_ranges, **params)})
+
+
+@pytest.mark.parametrize(
+    ("params", "forward", "left"),
+    [
+        ({}, (0.2, 0.4, 0.6, 0.8, 1.0, 1.0), (0.2, 0.4, 0.6, 0.8, 1.0, 1.0)),
+        ({"after_steps": 2, "ranges": ("lin_vel_x",)}, (0.2, 0.2, 0.2, 0.6, 1.0, 1.0), (1.0,) * 6),
+    ],
+)
+def test_command_ranges_widen_with_the_steps(params, forward, left):
+    env = _widening(**params)
+    term: Any = env.commands.terms["velocity"]
+    for x, y in zip(forward, left, strict=True):
         env.curricula.compute(torch.tensor([True]))
-        assert term.high[0] == pytest.approx(1.0 * expected)  # type: ignore[attr-defined]
-        assert term.low[1] == pytest.approx(-0.5)  # type: ignore[attr-defined]
+        assert term.high[0] == pytest.approx(1.0 * x)
+        assert term.low[1] == pytest.approx(-0.5 * y)
         env.step(torch.zeros(1, 2))
-    for wrong, message in (
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
         ({"ranges": ("lin_vel_z",)}, "ranges has 'lin_vel_z' .*did you mean"),
         ({"after_steps": 4}, "after_steps is 4; it must be below steps, 4"),
-    ):
-        wrong = CurriculumTermCfg(mdp.command_ranges, command="velocity", **(params | wrong))
-        with pytest.raises(ConfigError, match=message):
-            walker_env(1, curricula={"ranges": wrong})
+    ],
+)
+def test_ranges_that_cannot_widen_are_refused(params, message):
+    with pytest.raises(ConfigError, match=message):
+        _widening(**params)
 
 
 @pytest.mark.parametrize(

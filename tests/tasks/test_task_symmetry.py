@@ -51,7 +51,8 @@ def _walkers(name: str) -> tuple[Env, Env]:
         params |= dict.fromkeys(("rel_heading_envs", "rel_forward_envs", "rel_standing_envs"), 0.0)
         cfg.commands["gait"].params["frequency"] = (1.5, 1.5)
         env = Env(cfg, ENVS, EngineCfg(threads=1))
-        env.commands.terms["gait"].set_phase(torch.full((ENVS,), phase))  # type: ignore[attr-defined]
+        env.declared("commands.gait.phase")["commands.gait.phase"].fill_(phase)
+        env.commands.terms["gait"].update()
         envs.append(env)
     return envs[0], envs[1]
 

@@ -16,7 +16,7 @@ from simtrain.env.control.transmission import find_servos
 from simtrain.env.reading import mirrored_as, read_as
 from simtrain.mdp.robot_state import (
     base_rotation,
-    base_velocity,
+    computed_once,
     feet_forces,
     feet_touch,
     height_above_ground,
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 
 @mirrored_as("vector")
+@computed_once
 def base_lin_vel(env: Env) -> Tensor:
     """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
-    return base_velocity(env)
+    velocity = env.bind("qvel")[:, env.base.linear]
+    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
 
 
 @mirrored_as("pseudo_vector")

@@ -21,6 +21,7 @@ import torch
 from simtrain.env.control.transmission import find_servos
 from simtrain.env.names import KINDS, as_index
 from simtrain.env.randomness import Distribution, Draws
+from simtrain.env.reading import checked_by
 from simtrain.errors import ConfigError, choices, did_you_mean
 from simtrain.mdp.rotations import principal_axes, quat_from_euler, quat_mul, rotate
 from simtrain.sim.engine import ALL
@@ -49,6 +50,15 @@ _COLUMNS = {
     "pair_friction": ("sliding1", "sliding2", "torsional", "rolling1", "rolling2"),
 }
 _WITHOUT_SIZE = [int(getattr(mujoco.mjtGeom, f"mjGEOM_{n}")) for n in ("MESH", "HFIELD", "SDF")]
+
+
+def _check_simple(
+    model: mujoco.MjModel, step_dt: float = 0.0, *, bodies: Entities, **params: Any
+) -> None:
+    """Raise ConfigError for simple bodies, whose inertial frame MuJoCo takes for the body frame."""
+    for name in np.array(bodies.names)[model.body_simple[bodies.ids] != 0].tolist():
+        text = f'MuJoCo moves the centre of mass of body {name!r} only if it has simple="false"'
+        raise ConfigError(f"{text} in the model")
 
 
 @dataclass(eq=False, repr=False)
@@ -122,6 +132,7 @@ class randomize_field:
             env.set_const(mask)
 
 
+@checked_by(_check_simple)
 class randomize_pseudo_inertia:
     """Change mass, centre of mass and inertia of bodies together, to physically possible values.
 
@@ -151,11 +162,6 @@ class randomize_pseudo_inertia:
         # Second moments of mass along the principal axes, whose sums by two are the inertia.
         moments = 0.5 * inertia.sum(1, keepdim=True) - inertia
         self._root = moments.clamp(min=0.0).sqrt().unsqueeze(1)
-
-    @staticmethod
-    def check(model: mujoco.MjModel, step_dt: float, bodies: Entities, **_: Any) -> None:
-        """Raise ConfigError for bodies of which MuJoCo cannot move the centre of mass."""
-        _check_simple(model, bodies)
 
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
@@ -334,16 +340,9 @@ def _check_field(
     if kind == "joints" and field[0] == "q" and len(values) != len(params["joints"]):
         raise ConfigError(f"{field} can be drawn only for slides and hinges")
     if field in ("body_ipos", "body_iquat"):
-        _check_simple(model, params["bodies"])
+        _check_simple(model, bodies=params["bodies"])
     if kind in ("bodies", "geoms"):
         _check_place(model, field, np.arange(len(_values(model, field)))[index])
-
-
-def _check_simple(model: mujoco.MjModel, bodies: Entities) -> None:
-    """Raise ConfigError for simple bodies, whose inertial frame MuJoCo takes for the body frame."""
-    for name in np.array(bodies.names)[model.body_simple[bodies.ids] != 0].tolist():
-        text = f'MuJoCo moves the centre of mass of body {name!r} only if it has simple="false"'
-        raise ConfigError(f"{text} in the model")
 
 
 def _check_place(model: mujoco.MjModel, field: str, ids: np.ndarray) -> None:

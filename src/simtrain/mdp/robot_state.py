@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from simtrain.errors import ConfigError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from simtrain.env.names import Sensors
 
 P = ParamSpec("P")
+Owner = TypeVar("Owner")
+T = TypeVar("T")
 C = TypeVar("C", bound="CommandTerm")
 
 
@@ -31,15 +33,17 @@ def find_command(env: Env, name: str, kind: type[C]) -> C:
 
 
 def computed_once(
-    function: Callable[Concatenate[Env, P], Tensor],
-) -> Callable[Concatenate[Env, P], Tensor]:
-    """Compute a function once for all terms that give it the same arguments."""
+    function: Callable[Concatenate[Owner, P], T],
+) -> Callable[Concatenate[Owner, P], T]:
+    """Compute a function of `Env`, or a method of a term, once for all that give it the same."""
 
     @functools.wraps(function)
-    def shared(env: Env, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def shared(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # Each term has a `Sensors` of its own, with the same names.
         names = (getattr(arg, "names", arg) for arg in (*args, *kwargs.values()))
-        return env.once((function, *names), lambda: function(env, *args, **kwargs))
+        env: Any = getattr(owner, "_env", owner)
+        value: T = env.once((function, owner, *names), lambda: function(owner, *args, **kwargs))
+        return value
 
     return shared
 
@@ -47,13 +51,6 @@ def computed_once(
 def base_rotation(env: Env) -> Tensor:
     """Rotation matrices from the base's frame to the world. Shape: ``(num_envs, 3, 3)``."""
     return env.bind("xmat").view(env.num_envs, -1, 3, 3)[:, env.base.body]
-
-
-@computed_once
-def base_velocity(env: Env) -> Tensor:
-    """Velocity of the base in its own frame, m/s. Shape: ``(num_envs, 3)``."""
-    velocity = env.bind("qvel")[:, env.base.linear]
-    return (base_rotation(env) * velocity.unsqueeze(2)).sum(dim=1)
 
 
 def base_height(env: Env) -> Tensor:

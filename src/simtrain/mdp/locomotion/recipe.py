@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from simtrain import mdp
 from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg, SymmetryCfg
@@ -38,6 +37,8 @@ from simtrain.mdp.locomotion.velocity import (
     velocity_observations,
     velocity_randomization,
 )
+
+T = TypeVar("T")
 
 
 def velocity_task(
@@ -71,10 +72,17 @@ def velocity_task(
     a foot's site above the ground, m. Heights are those in the home pose, m.
     """
     is_biped = len(offsets) == 2
-    of = _TWO_LEGS if is_biped else _MANY_LEGS
+
+    def by_legs(many: T, two: T) -> T:
+        """A setting of robots on four or more legs, from the Go1, or on two, from the G1."""
+        return two if is_biped else many
+
     speed, period = math.sqrt(9.81 * hip_height), math.sqrt(hip_height / 9.81)
-    shift, rise = (rounded(part * hip_height) for part in (of.center_of_mass, of.rise))
-    push = rounded(of.push * speed)
+    rise, shift = (rounded(part * hip_height) for part in by_legs((0.074, 0.106), (0.02, 0.03)))
+    push = rounded(by_legs(0.3, 0.117) * speed)
+    joint_position = by_legs(0.1, 0.05)
+    calm_steps = by_legs(2400, 7200)  # at first without pushes and randomization
+    hidden_dims = by_legs((128, 128), (256, 128))
     contacts, moving = f"{feet}_contact", {"command": "velocity"}
     reward = RewardTermCfg
     cfg = TaskCfg(
@@ -103,7 +111,7 @@ def velocity_task(
                 ang_vel_z=ang_vel_z,
                 rel_heading_envs=0.25,
                 rel_forward_envs=0.2,
-                rel_standing_envs=of.standing,
+                rel_standing_envs=by_legs(0.1, 0.2),
             ),
             "gait": gait_clock(
                 feet,
@@ -117,21 +125,21 @@ def velocity_task(
         observations=velocity_observations(
             joints,
             feet,
-            joint_vel_noise=of.joint_vel_noise,
+            joint_vel_noise=by_legs(1.5, 0.5),
             foot_contact=mdp.foot_contact_forces if is_biped else mdp.foot_contact,
-            history_length=of.history_length,
+            history_length=by_legs(3, 5),
         ),
         rewards={
             "track_lin_vel_xy": reward(
                 mdp.track_lin_vel_xy_exp,
-                of.lin_vel_weight,
-                std=rounded(of.lin_vel_std * speed),
+                by_legs(2.0, 3.0),
+                std=rounded(by_legs(0.21, 0.155) * speed),
                 **moving,
             ),
             "track_ang_vel_z": reward(
                 mdp.track_ang_vel_z_exp,
-                of.ang_vel_weight,
-                std=rounded(of.ang_vel_std / period),
+                by_legs(1.0, 2.0),
+                std=rounded(by_legs(0.085, 0.13) / period),
                 **moving,
             ),
             "posture": reward(
@@ -142,29 +150,29 @@ def velocity_task(
                 std_moving={".*": 0.2} | dict.fromkeys(bend, 0.5),
                 **moving,
             ),
-            "flat_orientation": reward(mdp.flat_orientation_l2, of.flat_orientation),
-            "lin_vel_z": reward(mdp.lin_vel_z_l2, rounded(of.lin_vel_z / speed**2)),
-            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, rounded(of.ang_vel_xy * period**2)),
+            "flat_orientation": reward(mdp.flat_orientation_l2, by_legs(-2.0, -5.0)),
+            "lin_vel_z": reward(mdp.lin_vel_z_l2, rounded(by_legs(-2.8, -3.3) / speed**2)),
+            "ang_vel_xy": reward(mdp.ang_vel_xy_l2, rounded(by_legs(-1.73, -0.73) * period**2)),
             "joint_pos_limits": reward(mdp.joint_pos_limits, -1.0, joints=joints),
-            "action_rate": reward(mdp.action_rate_l2, of.action_rate),
+            "action_rate": reward(mdp.action_rate_l2, by_legs(-0.02, -0.01)),
             "joint_vel_at_rest": reward(
-                mdp.joint_vel_at_rest_l2, of.rest, joints=joints, gait="gait"
+                mdp.joint_vel_at_rest_l2, -0.02, joints=joints, gait="gait"
             ),
             "feet_contact": reward(
-                mdp.feet_contact_by_phase, of.feet_contact, sensors=contacts, gait="gait"
+                mdp.feet_contact_by_phase, by_legs(0.5, 1.0), sensors=contacts, gait="gait"
             ),
             "feet_height": reward(
                 mdp.feet_height_by_phase,
-                of.feet_height_weight,
+                by_legs(1.0, 2.0),
                 sites=feet,
                 swing_height=swing_height,
-                std=rounded(of.feet_height_std * hip_height),
+                std=rounded(by_legs(0.355, 0.075) * hip_height),
                 sole=sole,
                 gait="gait",
             ),
             "feet_slide": reward(
                 mdp.feet_slide,
-                rounded(of.feet_slide / speed),
+                rounded(by_legs(-0.167, -0.51) / speed),
                 sensors=contacts,
                 velocity_sensors=f"{feet}_linvel",
             ),
@@ -172,7 +180,7 @@ def velocity_task(
         },
         terminations={
             "time_out": TerminationTermCfg(mdp.time_out, time_out=True),
-            "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=of.limit_angle),
+            "fell_over": TerminationTermCfg(mdp.bad_orientation, limit_angle=by_legs(1.0, 0.9)),
         },
         metrics={
             "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, **moving),
@@ -183,10 +191,10 @@ def velocity_task(
                 joints,
                 foot_geoms=foot_geoms,
                 trunk=base,
-                mass_scale=of.mass_scale,
+                mass_scale=by_legs((0.85, 1.25), (0.9, 1.1)),
                 center_of_mass=((-shift, shift),) * 3,
-                encoder_bias=of.encoder_bias,
-                after_steps=of.calm_steps,
+                encoder_bias=by_legs(0.02, 0.015),
+                after_steps=calm_steps,
             ),
             "reset_base": EventTermCfg(
                 mdp.reset_root_state_uniform,
@@ -202,28 +210,31 @@ def velocity_task(
                 mdp.reset_joints_uniform,
                 mode="reset",
                 joints=joints,
-                position=(-of.joint_position, of.joint_position),
+                position=(-joint_position, joint_position),
             ),
             "push": EventTermCfg(
                 mdp.push_by_setting_velocity,
                 mode="interval",
                 interval_range_s=(5.0, 10.0),
-                after_steps=of.calm_steps,
+                after_steps=calm_steps,
                 velocity_range=dict.fromkeys(("x", "y", "yaw"), (-push, push)),
             ),
         },
         symmetry=symmetry,
-        num_envs=512,
+        sim=by_legs(SimCfg(), SimCfg(iterations=6, ls_iterations=8)),
+        num_envs=by_legs(512, 256),
         num_envs_on_gpu=4096,
-        max_iterations=300,
+        max_iterations=by_legs(300, 1600),
         ppo=PpoCfg(
-            actor=ActorCfg(hidden_dims=(128, 128), init_std=0.5),
-            critic=CriticCfg(hidden_dims=(128, 128)),
-            num_mini_batches=2,
-            desired_kl=0.05,
+            actor=ActorCfg(hidden_dims=hidden_dims, init_std=by_legs(0.5, 0.6)),
+            critic=CriticCfg(hidden_dims=hidden_dims),
+            num_mini_batches=by_legs(2, 1),
+            desired_kl=by_legs(0.05, 0.03),
             desired_kl_end=0.005,
-            gamma=1.0 - rounded(_DISCOUNT * timestep * decimation / period),
-            entropy_coef=0.005,
+            gamma=1.0 - rounded(0.257 * timestep * decimation / period),
+            lam=by_legs(0.95, 0.9),
+            entropy_coef=by_legs(0.005, 0.001),
+            symmetry=SymmetryCfg(augment=is_biped and symmetry is not None),
         ),
     )
     if is_biped:
@@ -232,7 +243,7 @@ def velocity_task(
 
 
 def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_height: float) -> None:
-    """Add terms and settings for two legs, in place: balance is learned while the robot steps.
+    """Add terms for two legs, in place: balance is learned while the robot steps.
 
     A robot that can stand would learn to stand still, which is nearly as good at first. So it is
     held upright until it steps, and a step pays by how much its knees bend.
@@ -260,28 +271,18 @@ def _balance(cfg: TaskCfg, bend: dict[str, float], base_height: float, hip_heigh
         mdp.hold_upright, mode="step", part=0.5, rate=5.0, steps=3000
     )
     cfg.curricula["standing"] = CurriculumTermCfg(
-        mdp.standing_envs, command="velocity", share=0.4, after_steps=_TWO_LEGS.calm_steps
-    )
-    cfg.sim = SimCfg(iterations=6, ls_iterations=8)
-    cfg.num_envs, cfg.max_iterations = 256, 1600
-    cfg.ppo = replace(
-        cfg.ppo,
-        actor=ActorCfg(hidden_dims=(256, 128), init_std=0.6),
-        critic=CriticCfg(hidden_dims=(256, 128)),
-        num_mini_batches=1,
-        desired_kl=0.03,
-        lam=0.9,
-        entropy_coef=0.001,
-        symmetry=SymmetryCfg(augment=cfg.symmetry is not None),
+        mdp.standing_envs,
+        command="velocity",
+        share=0.4,
+        after_steps=cfg.events["push"].after_steps,
     )
 
 
 def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     """The task `cfg` of `velocity_task` on rough ground, whose steps are scaled to the robot."""
     is_biped = "base_height" in cfg.rewards
-    of = _TWO_LEGS if is_biped else _MANY_LEGS
-    low, high = (part * hip_height for part in of.steps)
-    slope: dict[str, Any] = {"slope": (0.0, of.slope)}
+    low, high = (part * hip_height for part in ((0.03, 0.15) if is_biped else (0.07, 0.53)))
+    slope: dict[str, Any] = {"slope": (0.0, 0.25 if is_biped else 0.4)}
     steps: dict[str, Any] = {
         "step_height": (rounded(low), rounded(high)),
         "step_width": max(0.3, rounded(0.6 * hip_height)),
@@ -300,7 +301,7 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
         "waves": SubTerrainCfg(mdp.waves, amplitude=part(1.0)),
         "rough": SubTerrainCfg(mdp.random_rough, noise=part(0.35)),
     }
-    for name in of.doubled:
+    for name in ("flat",) if is_biped else ("stairs_down", "stairs_up"):
         sub_terrains[name].proportion = 2.0
     cfg.terrain = TerrainCfg(sub_terrains=sub_terrains, num_levels=10, max_initial_level=2)
     height = cfg.rewards["base_height"].params["target_height"] if is_biped else hip_height
@@ -326,74 +327,3 @@ def rough_velocity_task(cfg: TaskCfg, *, hip_height: float) -> TaskCfg:
     cfg.rewards["flat_orientation"].weight *= 0.25
     cfg.max_iterations = 3000 if is_biped else 500
     return cfg
-
-
-_DISCOUNT = 0.257
-"""Discount of rewards, as a fraction for each sqrt(h / g)."""
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """Settings that differ between robots on two legs and on more; defaults are of four or more.
-
-    They are those of the Go1 and the G1, at a scale that holds for any robot, see above.
-    """
-
-    lin_vel_weight: float = 2.0
-    lin_vel_std: float = 0.21  # by sqrt(g h)
-    ang_vel_weight: float = 1.0
-    ang_vel_std: float = 0.085  # by sqrt(g / h)
-    feet_contact: float = 0.5
-    feet_height_weight: float = 1.0
-    feet_height_std: float = 0.355  # by h
-    feet_slide: float = -0.167  # by 1 / sqrt(g h)
-    flat_orientation: float = -2.0
-    lin_vel_z: float = -2.8  # by 1 / (g h)
-    ang_vel_xy: float = -1.73  # by h / g
-    action_rate: float = -0.02
-    rest: float = -0.02
-    standing: float = 0.1  # share of environments whose command is 0
-    history_length: int = 3
-    limit_angle: float = 1.0  # of terminations, rad
-    joint_position: float = 0.1  # of resets, rad
-    rise: float = 0.074  # of resets, by h
-    push: float = 0.3  # by sqrt(g h)
-    joint_vel_noise: float = 1.5  # rad/s
-    mass_scale: Range = (0.85, 1.25)
-    center_of_mass: float = 0.106  # by h
-    encoder_bias: float = 0.02  # rad
-    calm_steps: int = 2400  # control steps at first without pushes and randomization
-    slope: float = 0.4  # of rough ground, at most
-    steps: Range = (0.07, 0.53)  # of rough ground, height by h
-    doubled: tuple[str, ...] = ("stairs_down", "stairs_up")  # rough ground of twice the share
-
-
-_MANY_LEGS = _Figures()
-_TWO_LEGS = _Figures(
-    lin_vel_weight=3.0,
-    lin_vel_std=0.155,
-    ang_vel_weight=2.0,
-    ang_vel_std=0.13,
-    feet_contact=1.0,
-    feet_height_weight=2.0,
-    feet_height_std=0.075,
-    feet_slide=-0.51,
-    flat_orientation=-5.0,
-    lin_vel_z=-3.3,
-    ang_vel_xy=-0.73,
-    action_rate=-0.01,
-    standing=0.2,
-    history_length=5,
-    limit_angle=0.9,
-    joint_position=0.05,
-    rise=0.02,
-    push=0.117,
-    joint_vel_noise=0.5,
-    mass_scale=(0.9, 1.1),
-    center_of_mass=0.03,
-    encoder_bias=0.015,
-    calm_steps=7200,
-    slope=0.25,
-    steps=(0.03, 0.15),
-    doubled=("flat",),
-)

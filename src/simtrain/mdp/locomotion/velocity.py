@@ -101,21 +101,18 @@ def velocity_randomization(
     """
     mode: Any = "reset" if after_steps else "startup"
     draw = functools.partial(EventTermCfg, mode=mode, after_steps=after_steps)
-    bias = (-encoder_bias, encoder_bias)
-    gains: dict[str, Any] = {"stiffness": (0.9, 1.1), "damping": (0.8, 1.4)}
     field = functools.partial(draw, mdp.randomize_field)
     soles = functools.partial(field, operation="abs", shared=True, geoms=foot_geoms)
-    friction: dict[str, Any] = {"sliding": (0.4, 1.2)}
-    softness: dict[str, Any] = {"0": (0.02, 0.04)}  # time constant, s
-    mass: dict[str, Any] = {"field": ("body_mass", "body_inertia"), "ranges": mass_scale}
-    center = dict(zip("xyz", center_of_mass, strict=True))
+    bias, center = (-encoder_bias, encoder_bias), dict(zip("xyz", center_of_mass, strict=True))
     return {
-        "friction": soles(field="geom_friction", ranges=friction),
-        "softness": soles(field="geom_solref", ranges=softness),
-        "trunk_mass": field(bodies=trunk, **mass),
+        "friction": soles(field="geom_friction", ranges={"sliding": (0.4, 1.2)}),
+        "softness": soles(field="geom_solref", ranges={"0": (0.02, 0.04)}),  # time constant, s
+        "trunk_mass": field(bodies=trunk, field=("body_mass", "body_inertia"), ranges=mass_scale),
         "trunk_center_of_mass": field(
             field="body_ipos", bodies=trunk, ranges=center, operation="add"
         ),
         "encoder_bias": draw(mdp.randomize_encoder_bias, joints=joints, bias=bias),
-        "gains": draw(mdp.randomize_actuator_gains, joints=joints, **gains),
+        "gains": draw(
+            mdp.randomize_actuator_gains, joints=joints, stiffness=(0.9, 1.1), damping=(0.8, 1.4)
+        ),
     }

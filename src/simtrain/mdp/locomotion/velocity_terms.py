@@ -16,7 +16,8 @@ from simtrain.env.commands import Arrow, CommandTerm
 from simtrain.env.reading import mirrored_as
 from simtrain.errors import ConfigError, choices
 from simtrain.limits import Limits
-from simtrain.mdp.robot_state import base_velocity, find_command
+from simtrain.mdp.observations import base_ang_vel, base_lin_vel
+from simtrain.mdp.robot_state import find_command
 from simtrain.mdp.rotations import wrap_to_pi, yaw_of
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class terrain_levels:
         """Add the distances of a step, m, in place."""
         command = env.command(self._command)[:, :2]
         speed = torch.linalg.vector_norm(command, dim=1)
-        along = (base_velocity(env)[:, :2] * command).sum(dim=1) / speed.clamp(min=1e-6)
+        along = (base_lin_vel(env)[:, :2] * command).sum(dim=1) / speed.clamp(min=1e-6)
         self._commanded.add_(speed, alpha=env.step_dt)
         self._made.add_(along, alpha=env.step_dt)
 
@@ -236,11 +237,11 @@ class commanded_distance:
 
 def lin_vel_error(env: Env, command: str) -> Tensor:
     """Norm of the difference between the base's horizontal velocity and the command, m/s."""
-    error = base_velocity(env)[:, :2] - env.command(command)[:, :2]
+    error = base_lin_vel(env)[:, :2] - env.command(command)[:, :2]
     distance: Tensor = torch.linalg.vector_norm(error, dim=1)
     return distance
 
 
 def ang_vel_error(env: Env, command: str) -> Tensor:
     """Difference between the base's yaw rate and the command's, rad/s."""
-    return (env.bind("qvel")[:, env.base.angular][:, 2] - env.command(command)[:, 2]).abs()
+    return (base_ang_vel(env)[:, 2] - env.command(command)[:, 2]).abs()

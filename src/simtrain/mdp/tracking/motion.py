@@ -18,6 +18,7 @@ from simtrain.errors import ConfigError
 from simtrain.files import find_beside_tasks
 from simtrain.limits import Fraction, Limits
 from simtrain.mdp.events import Ranges, by_axis
+from simtrain.mdp.robot_state import computed_once
 from simtrain.mdp.rotations import (
     about_vertical,
     quat_conjugate,
@@ -148,15 +149,15 @@ class MotionCommand(CommandTerm):
         torch.minimum(self._frame + 1, self._ends[self.clip()], out=self._frame)
         torch.index_select(self._of_joints.rows, 0, self._frame, out=self.command)
 
-    def put(self, mask: Tensor, *, exact: bool = False) -> None:
+    def put(self, mask: Tensor) -> None:
         """Write the state of the present frame to the simulations in `mask`, in place.
 
-        An offset from the ranges is added, except if `exact` or with the sampling ``start``.
+        An offset from the ranges is added, except with the sampling ``start``.
         """
         env, base = self._env, self._env.base
         position, turn, linear, angular = self._of_root.at(self._frame)
         joints, joint_vel = self._of_joints.at(self._frame)
-        if not exact and self.sampling != "start":
+        if self.sampling != "start":
             pose, velocity = self._offset.draw()
             position = position + pose[:, :3]
             turn = quat_mul(quat_from_euler(*pose[:, 3:].unbind(1)), turn)
@@ -212,21 +213,34 @@ class MotionCommand(CommandTerm):
         """
         return self._now()[:2]
 
+    @computed_once
     def robot_poses(self) -> tuple[Tensor, Tensor]:
         """The robot's bodies in the world, see `poses`."""
-        return self._env.once((self, "robot"), lambda: (self._of("xpos"), self._of("xmat")))
+        return self._of("xpos"), self._of("xmat")
 
+    @computed_once
     def targets(self) -> tuple[Tensor, Tensor]:
         """The motion's bodies, moved along with the robot, see `poses`."""
-        return self._env.once((self, "targets"), self._carried_along)
+        at, (position, turn) = self.anchor_index, self.poses()
+        own_position, own_turn = (part[:, at] for part in self.robot_poses())
+        # The first column of the rotation from the motion's anchor to the robot's.
+        ahead = (own_turn[:, :2] * turn[:, at, :1]).sum(dim=2)
+        heading = about_vertical(torch.atan2(ahead[:, 1], ahead[:, 0]))
+        place = torch.cat((own_position[:, :2], position[:, at, 2:]), dim=1).unsqueeze(1)
+        carried = (position - position[:, at : at + 1]) @ heading.mT + place
+        return carried, heading.unsqueeze(1) @ turn
 
     def velocities(self) -> tuple[Tensor, Tensor]:
         """Velocities of the motion's bodies in the world: of their origins, m/s; angular, rad/s."""
         return self._now()[2:]
 
+    @computed_once
     def robot_velocities(self) -> tuple[Tensor, Tensor]:
         """Velocities of the robot's bodies in the world, see `velocities`."""
-        return self._env.once((self, "robot_velocities"), self._robot_velocities)
+        # MuJoCo's are at the centre of mass of the robot.
+        angular, linear = self._of("cvel").split(3, dim=2)
+        center = self._env.bind("subtree_com")[:, self._env.base.body].unsqueeze(1)
+        return linear + torch.linalg.cross(angular, self.robot_poses()[0] - center), angular
 
     def joint_vel_error(self) -> Tensor:
         """Root mean square of the joints' velocities minus the motion's, rad/s, ``(num_envs,)``."""
@@ -285,11 +299,9 @@ class MotionCommand(CommandTerm):
         drawn = torch.searchsorted(shares.cumsum(0), random[0]).clamp_(max=len(shares) - 1)
         return bins.starts[drawn] + (random[1] * bins.frames[drawn]).long()
 
+    @computed_once
     def _now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The motion's bodies in the present frame: `poses` and `velocities`."""
-        return self._env.once((self, "motion"), self._motion_now)
-
-    def _motion_now(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         position, turn, linear, angular = self._of_bodies.at(self._frame)
         if self._env.terrain is not None:
             position = position + self._env.terrain.origins.unsqueeze(1)
@@ -299,22 +311,6 @@ class MotionCommand(CommandTerm):
         """A field of the robot's bodies; ``xmat`` as 3 x 3 matrices."""
         rows = self._env.bind(field).index_select(1, self._ids)
         return rows.view(len(rows), -1, 3, 3) if field == "xmat" else rows
-
-    def _robot_velocities(self) -> tuple[Tensor, Tensor]:
-        # MuJoCo's are at the centre of mass of the robot.
-        angular, linear = self._of("cvel").split(3, dim=2)
-        center = self._env.bind("subtree_com")[:, self._env.base.body].unsqueeze(1)
-        return linear + torch.linalg.cross(angular, self.robot_poses()[0] - center), angular
-
-    def _carried_along(self) -> tuple[Tensor, Tensor]:
-        at, (position, turn) = self.anchor_index, self.poses()
-        own_position, own_turn = (part[:, at] for part in self.robot_poses())
-        # The first column of the rotation from the motion's anchor to the robot's.
-        ahead = (own_turn[:, :2] * turn[:, at, :1]).sum(dim=2)
-        heading = about_vertical(torch.atan2(ahead[:, 1], ahead[:, 0]))
-        place = torch.cat((own_position[:, :2], position[:, at, 2:]), dim=1).unsqueeze(1)
-        carried = (position - position[:, at : at + 1]) @ heading.mT + place
-        return carried, heading.unsqueeze(1) @ turn
 
 
 class _Table:

@@ -53,10 +53,6 @@ def _each_body(rule: Callable[[Any, Any], Places]) -> Callable[[Any, Any], Place
     return places
 
 
-def _vector(reflection: Any, params: Any) -> Places:
-    return list(enumerate(reflection.vector))
-
-
 @mirrored_as("vector")
 def motion_anchor_pos_b(env: Env, command: str) -> Tensor:
     """Position of the motion's anchor in the frame of the robot's anchor, m: ``(num_envs, 3)``."""
@@ -74,7 +70,7 @@ def motion_anchor_ori_b(env: Env, command: str) -> Tensor:
     return (own_turn.mT @ turn[..., :2]).flatten(1)
 
 
-@mirrored_as(_each_body(_vector))
+@mirrored_as(_each_body(lambda reflection, params: list(enumerate(reflection.vector))))
 def robot_body_pos_b(env: Env, command: str) -> Tensor:
     """Positions of the bodies in the frame of the robot's anchor, m: ``(num_envs, 3 bodies)``."""
     _, (position, turn) = _anchors(env, command)
