@@ -135,7 +135,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
-        self._control.apply(self.actions)
+        self._actions.apply(self.actions, self._control.targets)
         self._simulate()
         failed = self._nan_guard.check()
         self._episode_length += 1
