@@ -92,8 +92,8 @@ class Terrain:
         self._zero = torch.zeros((), device=device)
         self._middle = self._half_size / self._resolution + 0.5
         self._row_length = a.shape[1]
-        counts = [[float(count)] for count in reversed(a.shape)]
-        self._num_squares = torch.tensor(counts, device=device)
+        counts = torch.tensor(a.shape[::-1], dtype=torch.float32, device=device)
+        self._num_squares = counts.unsqueeze(1)
         self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
         tops = _highest_about(heights, cfg.resolution)

@@ -16,8 +16,9 @@ from simtrain.env.control.delay import DelayLine
 from simtrain.env.control.transmission import (
     Kind,
     check_gears,
+    control_of,
     find_driving,
-    joint_servos,
+    joint_actuators,
     target_limits,
 )
 from simtrain.env.names import (
@@ -70,7 +71,7 @@ class Actions:
                         raise ConfigError(f"{flag('env', 'actions', other)} drives {what} already")
         self._sizes = [term.dim for term in self.terms.values()]
         self.dim = sum(self._sizes)
-        servos, initial = joint_servos(model), np.array(start.ctrl)
+        servos, initial = _joint_servos(model), np.array(start.ctrl)
         initial[list(servos)] = _holding(model, start)[list(servos)]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """``ctrl`` before the first action, which holds the initial state, ``(nu,)``."""
@@ -325,6 +326,17 @@ class DifferentialIK(ActionTerm):
         rotation = self._fields[4].view(len(vectors), -1, 3, 3)[:, self._frame]
         turned: Tensor = rotation @ vectors.unflatten(1, (-1, 3)).transpose(1, 2)
         return turned.transpose(1, 2).flatten(1)
+
+
+def _joint_servos(model: mujoco.MjModel) -> dict[int, int]:
+    """The position actuators of slides and hinges that have a gear, each with its joint's id."""
+    return {
+        int(i): int(joint)
+        for i, joint in zip(*joint_actuators(model), strict=True)
+        if model.jnt_type[joint] in ONE_DEGREE
+        and model.actuator_gear[i, 0] != 0.0
+        and control_of(model, i) == "position"
+    }
 
 
 def _holding(model: mujoco.MjModel, start: InitialState) -> np.ndarray:
