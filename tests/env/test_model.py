@@ -33,6 +33,16 @@ def tracked(env, command: str):
     return env.command(command)[:, 0]
 
 
+def massless():
+    spec = mujoco.MjSpec()
+    spec.worldbody.add_body(name="massless").add_joint()
+    return spec
+
+
+def broken():
+    raise KeyError("leg")
+
+
 class Counter:
     def __init__(self, env, start: int) -> None: ...
 
@@ -89,6 +99,8 @@ MISTAKES = [
     ({"observations": {"actor": {}}}, r"observations\.actor has no terms"),
     ({"keyframe": "bend"}, r"no keyframe 'bend' \(did you mean 'bent'\?\); there are bent"),
     ({"model": Path()}, r"the model \. is no MJCF file \(--env\.model\)"),
+    ({"model": massless}, r"the model made by massless\(\) does not compile"),
+    ({"model": broken}, r"broken\(\) .* raised KeyError: 'leg' \(.*:\d"),
 ]
 
 
@@ -113,21 +125,6 @@ def test_malformed_mjcf_is_told_in_one_line_with_the_files_name(tmp_path, text, 
     with pytest.raises(ConfigError, match=f"{path}.*{says}") as error:
         check_task(tiny_task(model=path))
     assert "\n" not in str(error.value)
-
-
-def test_a_model_function_is_named_when_its_model_cannot_be():
-    def massless():
-        spec = mujoco.MjSpec()
-        spec.worldbody.add_body(name="massless").add_joint()
-        return spec
-
-    def broken():
-        raise KeyError("leg")
-
-    with pytest.raises(ConfigError, match=r"the model made by massless\(\) does not compile"):
-        check_task(tiny_task(model=massless))
-    with pytest.raises(ConfigError, match=r"broken\(\) .* raised KeyError: 'leg' \(.*:\d"):
-        check_task(tiny_task(model=broken))
 
 
 def test_a_warning_of_the_model_is_told_once():

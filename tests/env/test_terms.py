@@ -86,56 +86,35 @@ def test_an_episode_times_out_after_its_longest_duration_or_never():
     assert not any(idle(env)[2].item() for _ in range(12))
 
 
-@pytest.fixture
-def calls():
-    return []
-
-
-@pytest.fixture
-def counted(calls):
-    """An event that notes the episode's length in environment 0, and the mask."""
-    return lambda env, mask: calls.append((int(env.episode_length_buf[0]), mask.tolist()))
-
-
-def test_startup_events_happen_once_to_all_before_anything_is_observed(calls, counted):
-    env = tiny_env(2, events={"once": EventTermCfg(counted, mode="startup")})
-    env.reset()
-    idle(env, 12)
-    assert calls == [(0, [True, True])]
-
-
-def test_reset_events_happen_to_the_environments_that_are_reset(calls, counted):
-    ends = {"end": TerminationTermCfg(at_step([2, 3]))}
-    env = tiny_env(2, events={"it": EventTermCfg(counted, mode="reset")}, terminations=ends)
-    calls.clear()
-    idle(env, 4)
-    assert [mask for _, mask in calls if any(mask)] == [[True, False], [False, True], [True, False]]
-
-
-def test_interval_events_come_again_and_again_and_wait_anew_after_a_reset(calls, counted):
-    push = EventTermCfg(counted, mode="interval", interval_range_s=(0.05, 0.05))
-    ends = {"end": TerminationTermCfg(at_step([0, 2]))}
-    env = tiny_env(2, events={"push": push}, terminations=ends)
-    assert calls == []
-    idle(env, 9)
-    # 0.05 s have passed at every third step; environment 1 never lives that long.
-    assert [step for step, mask in calls if mask[0]] == [3, 6, 9]
-    assert not any(mask[1] for _, mask in calls)
+BOTH, FIRST, SECOND = [True, True], [True, False], [False, True]
 
 
 @pytest.mark.parametrize(
-    ("mode", "steps"), [("interval", [6, 9]), ("reset", [6, 8]), ("step", [5, 6, 7, 8, 9])]
+    ("mode", "after_steps", "expected"),
+    [
+        ("startup", 0, {0: BOTH}),
+        ("reset", 0, {0: BOTH, **dict.fromkeys((2, 4, 6, 8), SECOND)}),
+        ("reset", 5, dict.fromkeys((6, 8), SECOND)),
+        ("step", 0, dict.fromkeys(range(1, 10), BOTH)),
+        ("step", 5, dict.fromkeys(range(5, 10), BOTH)),
+        # 0.05 s have passed at every third step; environment 1 never lives that long.
+        ("interval", 0, dict.fromkeys((3, 6, 9), FIRST)),
+        ("interval", 5, dict.fromkeys((6, 9), FIRST)),
+    ],
 )
-def test_events_may_come_after_so_many_steps(mode, steps, calls, counted):
-    push = EventTermCfg(counted, mode=mode, interval_range_s=(0.05, 0.05), after_steps=5)
-    end = {"end": TerminationTermCfg(at_step([2, 2]))} if mode == "reset" else {}
-    env = tiny_env(2, events={"push": push}, terminations=end)
-    numbers = []
-    for number in range(1, 10):
-        before = len(calls)
-        idle(env, 1)
-        numbers += [number for _, mask in calls[before:] if any(mask)]
-    assert numbers == steps
+def test_when_and_where_events_happen(mode, after_steps, expected):
+    seen, step = [], 0
+    event = EventTermCfg(
+        lambda env, mask: seen.append((step, mask.tolist())),
+        mode=mode,
+        interval_range_s=(0.05, 0.05),
+        after_steps=after_steps,
+    )
+    ends = {"end": TerminationTermCfg(at_step([0, 2]))}
+    env = tiny_env(2, events={"it": event}, terminations=ends)
+    for step in range(1, 10):  # noqa: B007 - the event notes it
+        idle(env)
+    assert [(at, mask) for at, mask in seen if any(mask)] == list(expected.items())
 
 
 def test_intervals_are_drawn_for_each_environment_from_their_range():
@@ -192,7 +171,9 @@ def test_attributes_of_other_environments_are_answered_with_what_to_write(reward
     assert 'env.bind("qpos")' in caught.value.__notes__[1]
 
 
-def test_terms_share_a_value_until_the_state_changes(calls):
+def test_terms_share_a_value_until_the_state_changes():
+    calls = []
+
     def shared(env):
         return env.once("lived", lambda: calls.append("made") or steps_lived(env))
 

@@ -68,15 +68,12 @@ class BaseEnv:
         self._scratch: list[Tensor] = []
         self._scope: str | None = None
         self._built = False
+        self._objects: dict[str, object] = {}  # the terms by name, once they are made
         self._shared: dict[Hashable, Any] | None = None
         self._with_new_constants: Tensor | None = None
         self._records: dict[str, Tensor] = {}
-        self.terrain: Terrain | None = None
+        self.terrain = None if cfg.terrain is None else Terrain(cfg.terrain, self)
         """Where environments live on the terrain, if the task has one."""
-        if cfg.terrain is not None:
-            self.terrain = Terrain(cfg.terrain, self.model, num_envs, self.device)
-            self.declare("terrain.levels", self.terrain.levels, None)
-            self.declare("terrain.origins", self.terrain.origins, None)
         start = initial_state(self.model, cfg.keyframe)
         self.initial_qpos = torch.as_tensor(start.qpos, dtype=torch.float32, device=self.device)
         """``qpos`` that episodes start from, before events change it, ``(nq,)``."""
@@ -228,8 +225,8 @@ class BaseEnv:
 
     def declared(self, prefix: str) -> dict[str, Tensor]:
         """The declared tensors whose names have this prefix, such as ``commands.``; not copies."""
-        tensors = {n: v for n, (v, _) in self._declared.items() if isinstance(v, Tensor)}
-        return {name: value for name, value in tensors.items() if name.startswith(prefix)}
+        values = ((n, v) for n, (v, _) in self._declared.items() if n.startswith(prefix))
+        return {name: value for name, value in values if isinstance(value, Tensor)}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -245,15 +242,13 @@ class BaseEnv:
         with self.scope(name):
             return call_term(name, make, self, **params)
 
-    def _refuse_undeclared_rows(
-        self, terms: Mapping[str, object], before: Mapping[tuple[str, str], Any]
-    ) -> None:
+    def _refuse_undeclared_rows(self, before: Mapping[tuple[str, str], Any]) -> None:
         """Raise ConfigError for a term with rows of environments that changed, undeclared.
 
         `before` are the values of `_undeclared`, each `_plain`. A size may be `num_envs` by
         coincidence: a changing tensor of other rows should be declared as well.
         """
-        for (name, path), value in self._undeclared(terms).items():
+        for (name, path), value in self._undeclared().items():
             if not isinstance(value, _ARRAYS) or self.num_envs not in value.shape:
                 continue
             if before.get((name, path), now := _plain(value)) == now:
@@ -268,23 +263,23 @@ class BaseEnv:
             wanted = f"`self.{path} = env.buffer({', '.join(arguments)})`"
             raise ConfigError(f"{name}: {is_rows}, but is not declared; write {wanted}")
 
-    def _undeclared(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
+    def _undeclared(self) -> dict[tuple[str, str], Any]:
         """Undeclared values that terms keep, without the engine's own, by term and attribute."""
         of_engine = _leaves(vars(self.sim), set(), objects=False)
         known = {_address(value) for value, _ in self._declared.values()}
         known.update(_address(value) for _, value in of_engine if isinstance(value, _ARRAYS))
         known.update(map(_address, self._scratch))
-        ids = {id(term) for term in terms.values()}
+        ids = {id(term) for term in self._objects.values()}
         return {
             (name, path): value
-            for name, term in terms.items()
+            for name, term in self._objects.items()
             for path, value in _leaves(term, self._own_parts() | (ids - {id(term)}))
             if _address(value) not in known
         }
 
-    def _kept(self, terms: Mapping[str, object]) -> dict[tuple[str, str], Any]:
+    def _kept(self) -> dict[tuple[str, str], Any]:
         """The result of `_undeclared` as values that differ if the state has changed."""
-        return {place: _plain(value) for place, value in self._undeclared(terms).items()}
+        return {place: _plain(value) for place, value in self._undeclared().items()}
 
     def _own_parts(self) -> set[int]:
         """Objects that a term may refer to and that are no part of it."""

@@ -75,10 +75,10 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         # For both engines, so that they draw the same.
         self._reset_seed = int(torch.randint(2**62, ())) if self.device.type == "cpu" else None
         self._done_rows = self.terminations.dones.numpy() if self.sim.synchronous else None
-        before = self._kept(self._objects)
+        before = self._kept()
         self.reset()
-        self._refuse_undeclared_rows(self._objects, before)
-        self._kept_at_start = self._kept(self._objects)
+        self._refuse_undeclared_rows(before)
+        self._kept_at_start = self._kept()
         self._is_checked = False
 
     def command(self, name: str) -> Tensor:
@@ -122,7 +122,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
                 self._reset(dones)
         self.observe()
         if not self._is_checked:
-            self._refuse_undeclared_rows(self._objects, self._kept_at_start)
+            self._refuse_undeclared_rows(self._kept_at_start)
             self._is_checked = True
         return rewards, dones
 
@@ -135,7 +135,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
         self.timer.begin("physics")
         self.previous_actions.copy_(self.actions)
         self.actions.copy_(actions)
-        self._control.apply(self.actions)
+        self._actions.apply(self.actions, self._control.targets)
         self._simulate()
         failed = self._nan_guard.check()
         self._episode_length += 1
@@ -229,7 +229,7 @@ class Env(BaseEnv, VecEnv):  # type: ignore[misc]
 
     def undeclared_changes(self) -> list[str]:
         """A sentence for each changed attribute of a term that `state` does not contain."""
-        before, now = self._kept_at_start, self._kept(self._objects)
+        before, now = self._kept_at_start, self._kept()
         return [
             f"{name} keeps `{path}`, which is not saved; declare it with env.buffer or env.variable"
             for name, path in sorted(before.keys() | now.keys())

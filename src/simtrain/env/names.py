@@ -143,13 +143,9 @@ def match_names(
     model: mujoco.MjModel, kind: str, names: Names
 ) -> tuple[tuple[str, ...], list[int]]:
     """Names and ids that `names` match; ConfigError if a pattern matches nothing."""
-    everything, chosen = names_of(model, kind), set[int]()
-    for pattern in _patterns(names):
-        hits = _hits(pattern, everything)
-        if not hits:
-            raise ConfigError(f"no {kind} matches {pattern!r}{choices(pattern, everything)}")
-        chosen.update(hits)
-    ids = sorted(chosen)
+    everything = names_of(model, kind)
+    hits = (_hits(pattern, everything, f"no {kind} matches") for pattern in _patterns(names))
+    ids = sorted({i for of_pattern in hits for i in of_pattern})
     return tuple(everything[i] for i in ids), ids
 
 
@@ -160,12 +156,10 @@ def match_values(
     if not isinstance(values, dict):
         return [float(values)] * len(names)
     result = [default] * len(names)
-    for pattern, value in values.items():
-        hits = _hits(pattern, names, f"{what}: ")
-        if not hits:
-            raise ConfigError(f"{what}: nothing is called {pattern!r}{choices(pattern, names)}")
-        for i in hits:
-            result[i] = float(value)
+    with config_errors_of(what):
+        for pattern, value in values.items():
+            for i in _hits(pattern, names, "nothing is called"):
+                result[i] = float(value)
     return result
 
 
@@ -236,12 +230,10 @@ def _actuated(model: mujoco.MjModel) -> list[int]:
     data = mujoco.MjData(model)
     mujoco.mj_fwdPosition(model, data)
     is_adhesion = model.actuator_trntype == mujoco.mjtTrn.mjTRN_BODY.value
-    rows = [
-        slice(data.moment_rowadr[i], data.moment_rowadr[i] + data.moment_rownnz[i])
-        for i in np.flatnonzero(~is_adhesion)
-    ]
-    moved = [int(model.dof_bodyid[dof]) for row in rows for dof in data.moment_colind[row]]
-    return [*moved, *model.actuator_trnid[is_adhesion, 0].tolist()]
+    # The rows of `moment` lie one after the other.
+    dofs = data.moment_colind[: data.moment_rownnz.sum()]
+    moved = model.dof_bodyid[dofs[np.repeat(~is_adhesion, data.moment_rownnz)]]
+    return [*moved.tolist(), *model.actuator_trnid[is_adhesion, 0].tolist()]
 
 
 def check_term(
@@ -319,12 +311,18 @@ def _patterns(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _hits(pattern: str, names: Sequence[str], where: str = "") -> list[int]:
-    """Places of the names that `pattern` matches; ConfigError if it is not a pattern."""
+def _hits(pattern: str, names: Sequence[str], none_is: str | None = None) -> list[int]:
+    """Places of the names that `pattern` matches; ConfigError if it is not a pattern.
+
+    With the beginning of a message, `none_is`, also ConfigError if it matches none.
+    """
     try:
-        return [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
+        hits = [i for i, name in enumerate(names) if re.fullmatch(pattern, name)]
     except re.error as error:
-        raise ConfigError(f"{where}{pattern!r} is not a regular expression: {error}") from error
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
+    if not hits and none_is is not None:
+        raise ConfigError(f"{none_is} {pattern!r}{choices(pattern, names)}")
+    return hits
 
 
 def _entries(ids: list[int], starts: Sequence[int], total: int) -> list[int]:

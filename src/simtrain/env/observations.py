@@ -13,9 +13,13 @@ from torch import Tensor
 
 from simtrain.env.base import BaseEnv
 from simtrain.env.cfg import GaussianNoiseCfg, ObservationTermCfg, UniformNoiseCfg
+from simtrain.env.control.cfg import Range
 from simtrain.env.control.delay import DelayLine
 from simtrain.env.terms import Term
 from simtrain.errors import ConfigError, flag
+
+Noise = UniformNoiseCfg | GaussianNoiseCfg | None
+Pair = tuple[Tensor, Tensor] | None
 
 
 class SharedTerms:
@@ -81,12 +85,12 @@ class ObservationGroup:
         """Sums of the columns; not finite for one that was not, and then counts as 0."""
         terms = list(cfgs.values())
         self._random = torch.empty(env.num_envs, len(columns), device=env.device)
-        self._noise = self._noises([cfg.noise for cfg in terms], env.device)
-        self._biases = self._noises([cfg.bias for cfg in terms], env.device)
+        self._noise = self._noises([cfg.noise for cfg in terms])
+        self._biases = self._noises([cfg.bias for cfg in terms])
         self._bias: Tensor | None = None
         if any(self._biases):
             self._bias = env.buffer(f"observations.{name}.bias", (len(columns),), None)
-        self._clip = self._pairs([c.clip for c in terms], (-torch.inf, torch.inf), env.device)
+        self._clip = self._pairs([cfg.clip for cfg in terms], (-torch.inf, torch.inf))
         has_scale = any(c.scale is not None for c in terms)
         self._scale = torch.tensor(scales, device=env.device) if has_scale else None
         self._delay: DelayLine | None = None
@@ -103,17 +107,15 @@ class ObservationGroup:
             # Environments whose histories and biases start with the next observation.
             self._fresh = env.buffer(f"observations.{name}.fresh", reset=True, dtype=torch.bool)
 
-    def _noises(
-        self, cfgs: Sequence[UniformNoiseCfg | GaussianNoiseCfg | None], device: torch.device
-    ) -> list[tuple[Tensor, Tensor] | None]:
+    def _noises(self, cfgs: Sequence[Noise]) -> list[Pair]:
         """Lower bounds and widths of uniform noise, and means and deviations of normal noise."""
         uniform = [
             (n.n_min, n.n_max - n.n_min) if isinstance(n, UniformNoiseCfg) else None for n in cfgs
         ]
         normal = [(n.mean, n.std) if isinstance(n, GaussianNoiseCfg) else None for n in cfgs]
-        return [self._pairs(numbers, (0.0, 0.0), device) for numbers in (uniform, normal)]
+        return [self._pairs(numbers, (0.0, 0.0)) for numbers in (uniform, normal)]
 
-    def _add(self, noises: Sequence[tuple[Tensor, Tensor] | None], values: Tensor) -> Tensor:
+    def _add(self, noises: Sequence[Pair], values: Tensor) -> Tensor:
         """Add noise that is drawn now to `values`, ``(num_envs, columns)``, in place."""
         for numbers, draw in zip(noises, (Tensor.uniform_, Tensor.normal_), strict=True):
             if numbers is not None:
@@ -121,18 +123,13 @@ class ObservationGroup:
                 values.addcmul_(draw(self._random), width).add_(start)
         return values
 
-    def _pairs(
-        self,
-        values: Sequence[tuple[float, float] | None],
-        default: tuple[float, float],
-        device: torch.device,
-    ) -> tuple[Tensor, Tensor] | None:
+    def _pairs(self, values: Sequence[Range | None], default: Range) -> Pair:
         """Two numbers a term, each repeated over the term's columns; None if no term has any."""
         if not any(values):
             return None
         pairs = zip(values, self._sizes, strict=True)
         numbers = [value or default for value, size in pairs for _ in range(size)]
-        first, second = torch.tensor(numbers).T.contiguous().to(device)
+        first, second = torch.tensor(numbers).T.contiguous().to(self._random.device)
         return first, second
 
     def compute(self, out: Tensor) -> None:

@@ -18,7 +18,8 @@ class Term:
     """A term's function with its parameters resolved, ready to be called at every step."""
 
     def __init__(self, cfg: configs.TermCfg, env: BaseEnv, name: str) -> None:
-        self.cfg, self.name = cfg, name
+        self.cfg: Any = cfg
+        self.name = name
         self.params = resolve_params(cfg.params, env.model, env.device)
         """Resolved parameters of a function; a curriculum may change them. Empty for a class."""
         self.function: Callable[..., Any] = cfg.func
@@ -144,7 +145,6 @@ class Events:
         self._followers = [t for t in self.terms if hasattr(t.function, "follow")]
         # Terms of mode ``interval``, seconds until the next time, and their bounds.
         self._intervals: list[tuple[Term, Tensor, tuple[float, float]]] = []
-        self._after = {f"events.{n}": cfg.after_steps for n, cfg in cfgs.items() if cfg.after_steps}
         for term, (name, cfg) in zip(self.terms, cfgs.items(), strict=True):
             if cfg.mode == "interval":
                 left = env.buffer(f"events.time_left.{name}", reset=None)
@@ -185,8 +185,8 @@ class Events:
 
     def _begun(self, term: Term, mask: Tensor) -> Tensor:
         """`mask`, or a mask of no environment for an event that begins later."""
-        after = self._after.get(term.name)
-        return mask if after is None else mask & (self._env.steps >= after)
+        after: int = term.cfg.after_steps
+        return mask & (self._env.steps >= after) if after else mask
 
 
 class Curricula:

@@ -77,12 +77,10 @@ class Terrain:
     which is centred at the world's origin.
     """
 
-    def __init__(
-        self, cfg: TerrainCfg, model: mujoco.MjModel, num_envs: int, device: torch.device
-    ) -> None:
+    def __init__(self, cfg: TerrainCfg, env: Any) -> None:
         self.num_levels, self.tile_size = cfg.num_levels, cfg.tile_size
-        field = model.hfield(NAME)
-        heights = field.data * float(field.size[2]) + float(model.geom(NAME).pos[2])
+        device, field = env.device, env.model.hfield(NAME)
+        heights = field.data * float(field.size[2]) + float(env.model.geom(NAME).pos[2])
         self.half_size: tuple[float, float] = tuple(field.size[:2].tolist())
         self._resolution = cfg.resolution
         # In each square h(u, v) = a + b u + c v + d u v, for u and v from 0 to 1 along x and y.
@@ -94,17 +92,20 @@ class Terrain:
         self._zero = torch.zeros((), device=device)
         self._middle = self._half_size / self._resolution + 0.5
         self._row_length = a.shape[1]
-        counts = [[float(count)] for count in reversed(a.shape)]
-        self._num_squares = torch.tensor(counts, device=device)
+        counts = torch.tensor(a.shape[::-1], dtype=torch.float32, device=device)
+        self._num_squares = counts.unsqueeze(1)
         self._last_square = self._num_squares - 1.0
         self._squares = torch.as_tensor(squares, dtype=torch.float32).reshape(-1, 4).to(device)
         tops = _highest_about(heights, cfg.resolution)
         self._tops = torch.as_tensor(tops.ravel(), dtype=torch.float32).to(device)
         self._tiles = torch.as_tensor(_tile_origins(cfg, tops), device=device)
-        self.columns = torch.arange(num_envs, device=device) * cfg.num_columns // num_envs
+        envs = torch.arange(env.num_envs, device=device)
+        self.columns = envs * cfg.num_columns // env.num_envs
         first = cfg.num_levels - 1 if cfg.max_initial_level is None else cfg.max_initial_level
-        self.levels = torch.randint(first + 1, (num_envs,), device=device)
+        self.levels = torch.randint(first + 1, (env.num_envs,), device=device)
         self.origins = self._tiles[self.levels, self.columns]
+        env.declare("terrain.levels", self.levels, None)
+        env.declare("terrain.origins", self.origins, None)
 
     def height(self, points: Tensor) -> Tensor:
         """Heights of the ground at `points`, ``(..., 2)`` in the world, m. Shape: ``(...)``.

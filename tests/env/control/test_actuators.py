@@ -29,17 +29,16 @@ def _dc(joints="yaw", **changes):
     return DcMotorActuatorCfg(joints, saturation_effort=STALL, velocity_limit=SPEED, **changes)
 
 
-def _forces(env, actions):
-    """Velocity before and force in every physics step of some control steps. Shape: ``(n, 2)``."""
+def _seen(env, actions, before, after=lambda: ()):
+    """What is seen before and after every physics step of some control steps. Shape: ``(n, k)``."""
     seen, step = [], env.sim.step
 
     def spy(nstep=1, **more):
         assert nstep == 1
-        speed = env.bind("qvel")[0, 0].item()
+        row = before()
         step(nstep)  # and refresh forces, too
-        seen.append((speed, env.bind("actuator_force")[0, 0].item()))
+        seen.append((*row, *after()))
 
-    env.bind("actuator_force")
     env.sim.step = spy
     for action in actions:
         env.step(torch.tensor([[action]]))
@@ -77,7 +76,8 @@ def test_a_joint_without_an_actuator_gets_one_and_the_keyframe_goes_on():
 def test_a_dc_motor_does_no_more_than_its_line_allows():
     actions = [1.0] * 6 + [-1.0] * 12 + [0.0] * 150
     env = machine_env(actuators={"x": _dc(effort_limit=6.0)}, actions=YAW)
-    speed, force = _forces(env, actions).T
+    force = env.bind("actuator_force")[:, 0]
+    speed, force = _seen(env, actions, lambda: env.bind("qvel")[0, :1].tolist(), force.tolist).T
     most = np.clip(STALL * (1.0 - speed / SPEED), -6.0, 6.0)
     least = np.clip(STALL * (-1.0 - speed / SPEED), -6.0, 6.0)
     assert (force <= most + 1e-4).all()
@@ -128,21 +128,13 @@ def test_a_network_gets_errors_and_velocities_of_the_latest_physics_steps(tmp_pa
     env = machine_env(
         actions=WHEEL, actuators=_network(path, history_steps=(0, 2), torque_scale=0.5)
     )
-    errors, seen, step = [0.0, 0.0], [], env.sim.step
-
-    def spy(nstep=1, **more):
-        error, speed = 1.0 - env.bind("qpos")[0, 3].item(), env.bind("qvel")[0, 3].item()
-        errors.append(error)
-        force = 0.5 * (2.0 * error - 0.1 * errors[-3] - speed)
-        seen.append((force, env.bind("ctrl")[0, 3] - env.bind("qpos")[0, 3]))
-        step(nstep, **more)
-
-    env.sim.step = spy
-    for _ in range(5):
-        env.step(torch.ones(1, 1))
-    expected, ctrl = np.array(seen).T
-    assert len(seen) == 20
-    np.testing.assert_allclose(ctrl, expected, atol=1e-5)
+    fields = [env.bind(name)[0] for name in ("qpos", "qvel", "ctrl")]
+    position, speed, ctrl = _seen(env, [1.0] * 5, lambda: [field[3].item() for field in fields]).T
+    error = 1.0 - position
+    earlier = np.array([0.0, 0.0, *error])[: len(error)]
+    assert len(error) == 20
+    expected = 0.5 * (2.0 * error - 0.1 * earlier - speed)
+    np.testing.assert_allclose(ctrl - position, expected, atol=1e-5)
     env.reset()
     assert env.state()["actuators.wheel.history"].abs().max() == 0.0
 

@@ -16,8 +16,9 @@ from simtrain.env.control.delay import DelayLine
 from simtrain.env.control.transmission import (
     Kind,
     check_gears,
+    control_of,
     find_driving,
-    joint_servos,
+    joint_actuators,
     target_limits,
 )
 from simtrain.env.names import (
@@ -70,15 +71,13 @@ class Actions:
                         raise ConfigError(f"{flag('env', 'actions', other)} drives {what} already")
         self._sizes = [term.dim for term in self.terms.values()]
         self.dim = sum(self._sizes)
-        servos, initial = joint_servos(model), np.array(start.ctrl)
-        gears = model.actuator_gear[list(servos), 0]
-        if not start.ctrl.any():
-            initial[list(servos)] = gears * start.qpos[model.jnt_qposadr[list(servos.values())]]
+        servos, initial = _joint_servos(model), np.array(start.ctrl)
+        initial[list(servos)] = _holding(model, start)[list(servos)]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """``ctrl`` before the first action, which holds the initial state, ``(nu,)``."""
         rest = [i for i in servos if i not in drives]
-        of_joints = dict(zip(servos, initial[list(servos)] / gears, strict=True))
-        self.held = {model.joint(servos[i]).name: float(of_joints[i]) for i in rest}
+        held = {servos[i]: float(initial[i] / model.actuator_gear[i, 0]) for i in rest}
+        self.held = {model.joint(joint).name: position for joint, position in held.items()}
         """Positions that joints are held at which no action drives, by name."""
         # The engine resets ``ctrl`` to the keyframe's own, which is zero for many a keyframe.
         rest = [] if start.ctrl.any() else rest
@@ -104,7 +103,7 @@ class Control:
     """Actions, their delays, and actuators. Without the latter two, targets are ``ctrl`` itself."""
 
     def __init__(self, cfg: TaskCfg, actions: Actions, env: Any) -> None:
-        self._actions, self._ctrl = actions, env.bind("ctrl")
+        self._ctrl: Tensor = env.bind("ctrl")
         actions.declare(env)
         self._terms = {
             name: term
@@ -119,26 +118,23 @@ class Control:
             self._delayed = as_index([i for actuators in ids for i in actuators], env.device)
             sizes, initial = [len(actuators) for actuators in ids], actions.initial[self._delayed]
             self._delay = DelayLine(env, "actions", list(delays.values()), sizes, initial)
-        self._targets = self._ctrl
+        self.targets = self._ctrl
+        """What actions write, ``(num_envs, nu)``, for the next physics steps."""
         if self._delay is not None or self._actuators:
-            self._targets = env.buffer("targets", (env.model.nu,), reset=None)
-            self._targets.copy_(actions.initial)  # also of actuators that no action drives
-        self.by_substep = bool(self._terms) or self._targets is not self._ctrl
+            self.targets = env.buffer("targets", (env.model.nu,), reset=None)
+            self.targets.copy_(actions.initial)  # also of actuators that no action drives
+        self.by_substep = bool(self._terms) or self.targets is not self._ctrl
         """Whether physics runs step by step, with `substep` before each."""
-
-    def apply(self, actions: Tensor) -> None:
-        """Take the actions of a control step, ``(num_envs, actions)``."""
-        self._actions.apply(actions, self._targets)
 
     def substep(self) -> None:
         """Write ``ctrl`` for the next physics step, in place."""
         for name, term in self._terms.items():
-            call_term(f"actions.{name}", term.substep, self._targets)
-        if self._targets is self._ctrl:
+            call_term(f"actions.{name}", term.substep, self.targets)
+        if self.targets is self._ctrl:
             return
-        self._ctrl.copy_(self._targets)
+        self._ctrl.copy_(self.targets)
         if self._delay is not None:
-            self._ctrl[:, self._delayed] = self._delay.push(self._targets[:, self._delayed])
+            self._ctrl[:, self._delayed] = self._delay.push(self.targets[:, self._delayed])
         for actuator in self._actuators:
             actuator.apply(self._ctrl)
 
@@ -158,9 +154,7 @@ class TargetAction(ActionTerm):
         scale = match_values(cfg.scale, names, 1.0, "scale")
         offset = match_values(cfg.offset, names, 0.0, "offset")
         if getattr(cfg, "use_default_offset", False):
-            # Soft motors sag under the robot's weight, so that a keyframe that stands has targets
-            # ahead of its joints.
-            targets = start.ctrl[actuators] if start.ctrl.any() else self._lengths(model, start)
+            targets = _holding(model, start)[actuators]
             offset = [a + float(b) for a, b in zip(offset, targets, strict=True)]
         low, high = cfg.clip or (-np.inf, np.inf)
         limits = target_limits(model, actuators)
@@ -211,14 +205,6 @@ class TargetAction(ActionTerm):
             names = tuple(model.actuator(i).name for i in actuators)
         return names, actuators
 
-    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
-        """Lengths of its position actuators in the initial state."""
-        data = mujoco.MjData(model)
-        data.qpos[:] = start.qpos
-        mujoco.mj_fwdPosition(model, data)
-        lengths: np.ndarray = data.actuator_length[list(self.actuators)]
-        return lengths
-
 
 class JointAction(TargetAction):
     """A `TargetAction` on the actuators of some joints, maybe relative to a moving reference."""
@@ -239,9 +225,6 @@ class JointAction(TargetAction):
     ) -> tuple[tuple[str, ...], list[int]]:
         self.joints = find_joints(model, cfg.joints, device)
         return super()._find(cfg, model, device)
-
-    def _lengths(self, model: mujoco.MjModel, start: InitialState) -> np.ndarray:
-        return start.qpos[[int(model.joint(name).qposadr[0]) for name in self.joints.names]]
 
 
 class Limiter:
@@ -343,6 +326,28 @@ class DifferentialIK(ActionTerm):
         rotation = self._fields[4].view(len(vectors), -1, 3, 3)[:, self._frame]
         turned: Tensor = rotation @ vectors.unflatten(1, (-1, 3)).transpose(1, 2)
         return turned.transpose(1, 2).flatten(1)
+
+
+def _joint_servos(model: mujoco.MjModel) -> dict[int, int]:
+    """The position actuators of slides and hinges that have a gear, each with its joint's id."""
+    return {
+        int(i): int(joint)
+        for i, joint in zip(*joint_actuators(model), strict=True)
+        if model.jnt_type[joint] in ONE_DEGREE
+        and model.actuator_gear[i, 0] != 0.0
+        and control_of(model, i) == "position"
+    }
+
+
+def _holding(model: mujoco.MjModel, start: InitialState) -> np.ndarray:
+    """``ctrl`` with which position actuators hold the initial state: its own, or their lengths."""
+    if start.ctrl.any():  # soft motors sag, so that it is ahead of the joints in a keyframe
+        return start.ctrl
+    data = mujoco.MjData(model)
+    data.qpos[:] = start.qpos
+    mujoco.mj_fwdPosition(model, data)
+    lengths: np.ndarray = data.actuator_length
+    return lengths
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class ActionTerm(ABC):
         """Start a new episode in the environments in `mask`, boolean ``(num_envs,)``."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ActionTermCfg(DelayCfg):
     """A part of the action vector. For an action of your own, derive from this and write `build`.
 
@@ -101,7 +101,7 @@ class ActionTermCfg(DelayCfg):
     state.
     """
 
-    mirror: Suppress[MirrorRule | None] = field(default=None, kw_only=True)
+    mirror: Suppress[MirrorRule | None] = None
     """How its actions are mirrored, for an action of your own; ready-made actions declare it."""
 
     def build(
@@ -111,19 +111,19 @@ class ActionTermCfg(DelayCfg):
         raise ConfigError(f"{type(self).__name__} needs a method `build`")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TargetActionCfg(ActionTermCfg):
     """``ctrl = clip(offset + scale x action)`` on some actuators; no action by itself."""
 
-    scale: PerName = field(default=1.0, kw_only=True)
+    scale: PerName = 1.0
     """Factor: one for all, or one for each pattern of names."""
-    offset: PerName = field(default=0.0, kw_only=True)
+    offset: PerName = 0.0
     """Target of a zero action: one for all, or one for each pattern of names."""
-    clip: Range | None = field(default=None, kw_only=True)
+    clip: Range | None = None
     """Bounds of ``ctrl``; the model's ``ctrlrange`` always applies, too."""
-    rate_limit: Positive | None = field(default=None, kw_only=True)
+    rate_limit: Positive | None = None
     """Largest change of ``ctrl`` per second, in its unit; None for no limit."""
-    acceleration_limit: Positive | None = field(default=None, kw_only=True)
+    acceleration_limit: Positive | None = None
     """Largest change of this rate, per second squared; ``ctrl`` slows down before its target."""
 
 
@@ -247,20 +247,20 @@ class ActuatorCfg:
     """Largest force or torque, N or Nm; None for the model's ``forcerange``."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class IdealPdActuatorCfg(ActuatorCfg):
     """A servo: effort = stiffness (target - position) - damping velocity, within its limit.
 
     This is MuJoCo's ``<position>``, computed at every physics step, with implicit damping.
     """
 
-    stiffness: NotNegative | None = field(default=None, kw_only=True)
+    stiffness: NotNegative | None = None
     """N/m or Nm/rad; None for the stiffness of the model's servo."""
-    damping: NotNegative | None = field(default=None, kw_only=True)
+    damping: NotNegative | None = None
     """Ns/m or Nms/rad; None for the damping of the model's servo."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DcMotorActuatorCfg(IdealPdActuatorCfg):
     """A servo that is limited by the torque-speed line of its motor.
 
@@ -268,16 +268,16 @@ class DcMotorActuatorCfg(IdealPdActuatorCfg):
     ``saturation_effort (-1 - velocity / velocity_limit)``, and within `effort_limit`.
     """
 
-    saturation_effort: Positive = field(kw_only=True)
+    saturation_effort: Positive
     """Effort at standstill under full voltage, N or Nm."""
-    velocity_limit: Positive = field(kw_only=True)
+    velocity_limit: Positive
     """Velocity without load under full voltage, m/s or rad/s."""
-    builtin: bool = field(default=False, kw_only=True)
+    builtin: bool = False
     """Use MuJoCo's ``<dcmotor>`` with the same effect. Physics then does not have to run step by
     step, but gains and encoders cannot be randomized."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NetworkActuatorCfg(ActuatorCfg):
     """A motor model learned from logs, one network for all joints (Hwangbo et al., 2019,
     https://arxiv.org/abs/1901.08652).
@@ -286,18 +286,16 @@ class NetworkActuatorCfg(ActuatorCfg):
     then the velocities at these steps; its output is an effort.
     """
 
-    network: Path = field(kw_only=True)
+    network: Path
     """A TorchScript file (``.pt``) or an ONNX file (``.onnx``), ``(n, inputs)`` to ``(n, 1)``. ONNX
     runs on the CPU, and is refused if a GPU simulates: use TorchScript then."""
-    history_steps: Annotated[tuple[int, ...], Limits(0, 1000)] = field(
-        default=(0, 1, 2), kw_only=True
-    )
+    history_steps: Annotated[tuple[int, ...], Limits(0, 1000)] = (0, 1, 2)
     """Age of each input, in physics steps; 0 is the present."""
-    input_order: Literal["pos_vel", "vel_pos"] = field(default="pos_vel", kw_only=True)
+    input_order: Literal["pos_vel", "vel_pos"] = "pos_vel"
     """Which of the two inputs comes first."""
-    pos_scale: float = field(default=1.0, kw_only=True)
+    pos_scale: float = 1.0
     """Factor of the position errors."""
-    vel_scale: float = field(default=1.0, kw_only=True)
+    vel_scale: float = 1.0
     """Factor of the velocities."""
-    torque_scale: float = field(default=1.0, kw_only=True)
+    torque_scale: float = 1.0
     """Factor of the output."""

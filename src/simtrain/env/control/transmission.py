@@ -96,19 +96,6 @@ def control_of(model: mujoco.MjModel, actuator: int) -> str:
     return "position" if position != 0.0 else "velocity" if velocity != 0.0 else "motor"
 
 
-def joint_servos(model: mujoco.MjModel) -> dict[int, int]:
-    """The position actuators of slides and hinges that have a gear, each with its joint's id."""
-    from simtrain.env.names import ONE_DEGREE
-
-    return {
-        int(i): int(joint)
-        for i, joint in zip(*joint_actuators(model), strict=True)
-        if model.jnt_type[joint] in ONE_DEGREE
-        and model.actuator_gear[i, 0] != 0.0
-        and control_of(model, i) == "position"
-    }
-
-
 def find_servos(model: mujoco.MjModel, joints: Joints, device: torch.device | str) -> Index:
     """The position actuators that drive `joints`, in their order; ConfigError if one has none.
 
