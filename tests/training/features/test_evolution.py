@@ -8,12 +8,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from simtrain.training.population.evolution import (
+from simtrain.config.train import TrainConfig
+from simtrain.training.features.evolution import (
     FACTOR,
+    MUTATIONS,
     Candidate,
     HyperParameter,
-    Selection,
+    Settings,
     evolve,
+    select,
 )
 
 ENTROPY = HyperParameter("ppo.entropy-coef", 1e-4, 0.03, "log")
@@ -33,8 +36,21 @@ class Scripted:
         return self._numbers.pop(0)
 
 
-def candidates(*fitness: float, margin: float = 0.5, age: int = 100) -> list[Candidate]:
-    return [Candidate(value, value - margin, age) for value in fitness]
+def config(kind: str = "tournament", **settings) -> TrainConfig:
+    """A population of which replaced members have no grace."""
+    settings = {"selection": kind, "grace": 0, **settings}
+    return TrainConfig("", **{f"population_{name}": value for name, value in settings.items()})
+
+
+def candidate(fitness: float, margin: float = 0.5, age: int = 100, values=START, learns=True):
+    estimate = None  # only the record of an exchange needs it
+    return Candidate(Settings(values, {}), estimate, fitness, fitness - margin, age, learns)
+
+
+def selected(config: TrainConfig, *members: float | Candidate, seed: int = 0):
+    """The decisions about members, given by themselves or by their fitness."""
+    candidates = [m if isinstance(m, Candidate) else candidate(m) for m in members]
+    return select(config, candidates, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(
@@ -66,48 +82,45 @@ def test_one_number_in_ten_is_drawn_anew_and_whole_numbers_stay_whole():
     assert {type(value) for value in [*epochs, EPOCHS.mutated(4, rng)]} == {int}
 
 
-def test_the_best_of_a_tournament_takes_a_place_only_if_it_leads_by_more_than_the_noise():
-    everyone = Selection(size=50)  # so many are drawn that the best is among them
-    rng = np.random.default_rng(0)
-    # 10 - 0.5 is above 8 and 9, and not above 9.6.
-    decisions = everyone(candidates(8.0, 9.0, 9.6, 10.0), rng)
-    assert decisions == [(3, True), (3, True), (2, True), (3, False)]
+# So many are drawn that the best is among them.
+EVERYONE = {"tournament_size": 50}
 
 
-def test_a_member_that_was_replaced_lately_is_left_alone():
-    young, old = candidates(1.0, age=30), candidates(1.0, 9.0, age=100)
-    assert Selection(size=50, grace=40)(young + old, np.random.default_rng(0)) == [
-        (0, False),
-        (2, True),
-        (2, False),
-    ]
+@pytest.mark.parametrize(
+    ("settings", "members", "decisions"),
+    [
+        # 10 - 0.5 is above 8 and 9, and not above 9.6.
+        (EVERYONE, (8.0, 9.0, 9.6, 10.0), [(3, True), (3, True), (2, True), (3, False)]),
+        (
+            {**EVERYONE, "grace": 40},
+            (candidate(1.0, age=30), candidate(1.0), candidate(9.0)),
+            [(0, False), (2, True), (2, False)],
+        ),
+        ({"kind": "truncation", "share": 0.5}, (1.0, 1.2), [(0, True), (1, False)]),
+    ],
+    ids=["a lead above the noise", "replaced lately", "truncation within the noise"],
+)
+def test_a_member_takes_the_place_of_an_old_one_if_it_leads_by_more_than_the_noise(
+    settings, members, decisions
+):
+    assert selected(config(**settings), *members) == decisions
 
 
 def test_the_worst_share_copies_from_the_best_share_by_truncation():
-    select = Selection("truncation", share=0.25)
     for seed in range(20):
-        decisions = select(
-            candidates(5.0, 1.0, 8.0, 2.0, 7.0, 6.0, 9.0, 4.0), np.random.default_rng(seed)
-        )
+        fitness = 5.0, 1.0, 8.0, 2.0, 7.0, 6.0, 9.0, 4.0
+        decisions = selected(config("truncation", share=0.25), *fitness, seed=seed)
         copies = {i: parent for i, (parent, _) in enumerate(decisions) if parent != i}
         assert copies.keys() == {1, 3}
         assert set(copies.values()) <= {2, 6}
         assert [mutated for _, mutated in decisions] == [i in (1, 3) for i in range(8)]
 
 
-def test_by_truncation_a_bad_member_within_the_noise_mutates_itself():
-    decisions = Selection("truncation", share=0.5)(candidates(1.0, 1.2), np.random.default_rng(0))
-    assert decisions == [(0, True), (1, False)]
-
-
 @pytest.mark.parametrize("kind", ["tournament", "truncation"])
-@pytest.mark.parametrize(
-    "broken", [Candidate(math.nan, math.nan, 0), Candidate(99.0, 98.0, 0, False)]
-)
+@pytest.mark.parametrize("broken", [candidate(math.nan, age=0), candidate(99.0, learns=False)])
 def test_a_member_that_is_not_finite_never_wins_and_is_replaced_whatever_its_age(kind, broken):
-    select = Selection(kind, size=2, share=0.5, grace=1000)
     for seed in range(50):
-        decisions = select([broken, *candidates(1.0, 2.0)], np.random.default_rng(seed))
+        decisions = selected(config(kind, share=0.5, grace=1000), broken, 1.0, 2.0, seed=seed)
         assert decisions[0][0] in (1, 2)
         assert [parent for parent, _ in decisions[1:]] == [1, 2]
 
@@ -116,34 +129,37 @@ def test_a_member_that_is_not_finite_never_wins_and_is_replaced_whatever_its_age
 def test_a_thousand_generations_stay_within_bounds_and_keep_the_elite(kind):
     rng = np.random.default_rng(0)
     values = [dict(START) for _ in range(6)]
-    weights = {"none": 0.2, "hyper_parameters": 0.8}
+    evolving = config(kind, grace=20, mutations=(0.2, 0.8, 0.0, 0.0))
     moved = 0
     for _ in range(1000):
         fitness = rng.normal(size=6)
         fitness[rng.integers(6)] = rng.choice([math.nan, 0.3])
-        members = [Candidate(f, f - 0.1, int(rng.integers(100))) for f in fitness]
-        decisions = evolve(members, values, EVOLVING, Selection(kind, grace=20), weights, rng)
+        members = [
+            candidate(f, 0.1, int(rng.integers(100)), own)
+            for f, own in zip(fitness, values, strict=True)
+        ]
+        decisions = evolve(evolving, members, EVOLVING, rng)
         best = int(np.nanargmax(fitness))
         assert (decisions[best].parent, decisions[best].mutation) == (best, "none")
-        assert decisions[best].values == values[best]
-        for decision in decisions:
-            assert members[decision.parent].is_sound or decision.parent == decisions.index(decision)
+        assert decisions[best].settings.values == values[best]
+        for i, decision in enumerate(decisions):
+            assert members[decision.parent].is_sound or decision.parent == i
             for parameter in EVOLVING:
-                assert parameter.low <= decision.values[parameter.flag] <= parameter.high
+                value = decision.settings.values[parameter.flag]
+                assert parameter.low <= value <= parameter.high
         moved += sum(decision.parent != i for i, decision in enumerate(decisions))
-        values = [decision.values for decision in decisions]
+        values = [decision.settings.values for decision in decisions]
     assert moved > 1000
     assert len({value["ppo.entropy-coef"] for value in values}) > 1
 
 
 def test_mutations_come_as_often_as_their_weights_say():
     rng = np.random.default_rng(0)
-    weights = {"none": 0.4, "hyper_parameters": 0.4, "parameters": 0.2, "architecture": 0.0}
+    weights = (0.4, 0.4, 0.2, 0.0)
     mutations: Counter[str] = Counter()
     for _ in range(2000):
-        decisions = evolve(
-            candidates(1.0, 1.1, 1.2), [START] * 3, EVOLVING, Selection(), weights, rng
-        )
+        members = [candidate(fitness) for fitness in (1.0, 1.1, 1.2)]
+        decisions = evolve(config(mutations=weights), members, EVOLVING, rng)
         mutations.update(decision.mutation for decision in decisions[:2])
-    for kind, weight in weights.items():
+    for kind, weight in zip(MUTATIONS, weights, strict=True):
         assert mutations[kind] / 4000 == pytest.approx(weight, abs=0.03)

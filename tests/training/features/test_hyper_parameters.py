@@ -8,7 +8,7 @@ from simtrain.cli.parse import parse_flags
 from simtrain.config.tasks import default_config
 from simtrain.config.tree import with_overrides
 from simtrain.errors import ConfigError
-from simtrain.training.population.evolution import (
+from simtrain.training.features.evolution import (
     HyperParameter,
     check_population_flags,
     hyper_parameters,
