@@ -29,13 +29,7 @@ from simtrain.env.model import model_digest
 from simtrain.errors import RankError
 from simtrain.files import damage_as_config_error, remove_leftovers
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import (
-    BEST,
-    copied_to_host,
-    model_path,
-    model_paths,
-    save_model,
-)
+from simtrain.run.checkpoint import BEST, copied_to_host, model_path, model_paths, save_model
 from simtrain.run.directory import versions, write_config
 from simtrain.training.context import Resumption, RunContext
 from simtrain.training.features import Feature, Iteration
@@ -208,11 +202,9 @@ class Checkpoint(Feature):
             return
         shared, own = {}, None
         if rank.is_main:
-            content = read_resume_state(resumption.file)
+            shared = read_resume_state(resumption.file)
             resumption.file.replace(resumption.file.with_name(NEWEST))
-            (own,) = content["ranks"]
-            names = ("trainer", "learner", "features", "steps", "save", "world_size")
-            shared = {name: content[name] for name in names}
+            (own,) = shared.pop("ranks")
             if not resumption.same_environments:  # means are over the new episodes alone
                 shared["trainer"] = {**shared["trainer"], "episodes": []}
         shared = rank.broadcast_object(shared)
