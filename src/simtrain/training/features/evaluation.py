@@ -52,8 +52,8 @@ class PeriodicEvaluation(Feature):
         context, config, rank = self._context, self._context.config, self._context.rank
         if not rank.is_main:
             return self
-        uses_process = context.shared.evaluator is not None
-        if context.member is not None or (self._interval is not None and not uses_process):
+        devices = context.shared.evaluator
+        if context.member is not None or (self._interval is not None and devices is None):
             self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
         if self._interval is None:
             return self
@@ -61,13 +61,13 @@ class PeriodicEvaluation(Feature):
             infos = read_checkpoint(context.run / BEST)["infos"]
             with damage_as_config_error(f"{BEST} is damaged"):
                 self._best = float(infos.get(_RETURN, self._best))
-        if context.shared.evaluator is not None:
+        if devices is not None:
             # Threads that training on this host leaves, at least one.
             trains = (rank.of_job or rank).world_size
             if rank.device.type == "cpu":
                 trains = rank.threads * (config.cpu_workers if rank.of_job is None else trains)
             threads = max(1, len(os.sched_getaffinity(0)) - trains)
-            self._process = EvaluatorProcess(config, context.shared.evaluator, threads)
+            self._process = EvaluatorProcess(config, devices, threads)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -133,7 +133,7 @@ class PeriodicEvaluation(Feature):
 
     def _results(self) -> dict[str, float]:
         """Show finished evaluations, keep the best policy; the newest evaluation's metrics."""
-        metrics: dict[str, float] = {}
+        context, metrics = self._context, dict[str, float]()
         if self._process is not None:
             self._done += self._process.results()
         done, self._done = self._done, []
@@ -142,9 +142,7 @@ class PeriodicEvaluation(Feature):
             mean_return, best = metrics["Eval/mean_return"], ""
             if mean_return > self._best:
                 best = "  (the best so far)"
-                is_saved = save_best(
-                    self._context, self._context.run, policy, **{_RETURN: mean_return}
-                )
+                is_saved = save_best(context, context.run, policy, **{_RETURN: mean_return})
                 self._best = mean_return if is_saved else -math.inf
             self._say(f"evaluation of iteration {policy.iteration}: {evaluation}{best}")
             for flag, text in evaluation.warnings.items():
