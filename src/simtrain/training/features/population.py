@@ -36,7 +36,7 @@ from simtrain.run.logged import read_lineage
 from simtrain.training.evaluator import with_margin
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import PolicySnapshot, save_best
-from simtrain.training.features.conditions import stop_condition
+from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.features.evolution import (
     Candidate,
     Decision,
@@ -82,7 +82,7 @@ class Population(Feature):
         self._config, self._member = context.config, context.member.number
         self._leaders = context.member.leaders
         self._hyper_parameters = hyper_parameters(self._config)
-        self._condition = stop_condition(self._config)
+        self._condition = stop_condition(self._config) or StopCondition(())
         values = values_of(self._config, self._hyper_parameters)
         if self._member > 0:
             rng = np.random.default_rng([self._config.seed, self._member])
@@ -222,7 +222,7 @@ class Population(Feature):
             low=estimate.low if sign > 0.0 else -estimate.high,
             age=iteration.number - self._replaced,
             learns=all(map(math.isfinite, losses)),
-            ends=self._condition is not None and self._condition.holds(iteration.metrics),
+            ends=self._condition.holds(iteration.metrics),
         )
 
     def _decide(

@@ -158,11 +158,8 @@ class Recorder(Feature):
             console.say(f"warning: {warning}")
         if (self.error is not None) != self._failing:
             self._failing = not self._failing
-            console.say(
-                f"warning: metrics cannot be written, trying again: {self.error}"
-                if self._failing
-                else "metrics are written again, without a gap"
-            )
+            text = f"warning: metrics cannot be written, trying again: {self.error}"
+            console.say(text if self._failing else "metrics are written again, without a gap")
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""
