@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,14 +27,9 @@ EVOLVING = (ENTROPY, EPOCHS, GAMMA)
 START = {"ppo.entropy-coef": 0.01, "ppo.num-learning-epochs": 4, "ppo.gamma": 0.99}
 
 
-class Scripted:
-    """A generator that gives what it is told."""
-
-    def __init__(self, *numbers: float) -> None:
-        self._numbers = list(numbers)
-
-    def random(self) -> float:
-        return self._numbers.pop(0)
+def scripted(*numbers: float) -> SimpleNamespace:
+    """A generator that gives these numbers."""
+    return SimpleNamespace(random=iter(numbers).__next__)
 
 
 def config(kind: str = "tournament", **settings) -> TrainConfig:
@@ -66,8 +62,8 @@ def selected(config: TrainConfig, *members: float | Candidate, seed: int = 0):
     ],
 )
 def test_a_number_is_multiplied_or_divided_within_its_bounds(which, before, grown, shrunk):
-    assert which.mutated(before, Scripted(0.5, 0.2)) == pytest.approx(grown)
-    assert which.mutated(before, Scripted(0.5, 0.8)) == pytest.approx(shrunk)
+    assert which.mutated(before, scripted(0.5, 0.2)) == pytest.approx(grown)
+    assert which.mutated(before, scripted(0.5, 0.8)) == pytest.approx(shrunk)
 
 
 def test_one_number_in_ten_is_drawn_anew_and_whole_numbers_stay_whole():
