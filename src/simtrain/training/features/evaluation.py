@@ -134,7 +134,8 @@ class PeriodicEvaluation(Feature):
 
     def _results(self) -> dict[str, float]:
         """Show finished evaluations, keep the best policy; the newest evaluation's metrics."""
-        context, metrics = self._context, dict[str, float]()
+        context = self._context
+        metrics: dict[str, float] = {}
         if self._process is not None:
             self._done += self._process.results()
         done, self._done = self._done, []
