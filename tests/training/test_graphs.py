@@ -353,7 +353,7 @@ def test_closed_graphs_are_not_used_again_and_a_trace_changes_nothing() -> None:
         return trainer, tape
 
     _, tape, iterations = graphs_train_alike(make, run)
-    timer.end_mark()
+    timer.marks.close()
     assert min(iterations[1].phases[name] for name in ("rollout_graph", "update_graph")) > 0.0
     assert tape.replays == replays[-1] > 0
     assert tape.captures == 1 + 2

@@ -34,8 +34,8 @@ from simtrain.run.logged import NothingLoggedError, Run, members_of, read_lineag
 from simtrain.run.metric_tags import TAG, phase_tags
 from simtrain.run.metrics import METRICS
 from simtrain.training.features.conditions import StopCondition, stop_condition
+from simtrain.training.features.evolution import hyper_parameters
 from simtrain.training.job import run_job
-from simtrain.training.population.evolution import hyper_parameters
 from simtrain.training.resumption import can_resume, open_run
 
 COSTS = {"env_steps": "env steps", "seconds": "training time"}

@@ -18,7 +18,7 @@ from simtrain.errors import ConfigError, flag
 from simtrain.limits import field_default
 from simtrain.sim import choose_engine
 from simtrain.training.features.conditions import check_evaluation_flags
-from simtrain.training.population.evolution import check_population_flags
+from simtrain.training.features.evolution import check_population_flags
 
 if TYPE_CHECKING:
     from mujoco import MjModel

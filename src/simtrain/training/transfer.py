@@ -111,7 +111,10 @@ def take_over(networks: dict[str, nn.Module], saved: dict[str, State]) -> tuple[
             continue
         here, there = _units(module.state_dict()), _units(saved[network])
         for unit in {**here, **there}:
-            shapes = [_shapes(units.get(unit)) for units in (there, here)]
+            shapes = [
+                {name: tuple(tensor.shape) for name, tensor in units.get(unit, {}).items()}
+                for units in (there, here)
+            ]
             if shapes[0] != shapes[1]:
                 texts = [next(iter(unit_shapes.values()), "missing") for unit_shapes in shapes]
                 misfits.append(f"{network} {unit} is {texts[0]} there, {texts[1]} here: left out")
@@ -144,10 +147,6 @@ def _units(state: State) -> dict[str, State]:
         module = name.split(".")[0]
         units.setdefault(module if "normalizer" in module else name, {})[name] = tensor
     return units
-
-
-def _shapes(unit: State | None) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in (unit or {}).items()}
 
 
 def with_teacher(config: TrainConfig) -> TrainConfig:

@@ -20,12 +20,7 @@ from simtrain.training.features import checkpoint as checkpoint_module
 from simtrain.training.features.checkpoint import Checkpoint
 from simtrain.training.features.failures import FailureMonitor
 from simtrain.training.loop import Trainer
-from simtrain.training.resumption import (
-    find_part,
-    open_run,
-    read_resume_state,
-    write_resume_state,
-)
+from simtrain.training.resumption import find_part, open_run, read_resume_state, write_resume_state
 from simtrain.training.worker import run_worker
 
 
@@ -58,6 +53,12 @@ def config(monkeypatch) -> TrainConfig:
 def checkpoint(context: RunContext, trainer: Trainer, records: Records | None = None) -> Checkpoint:
     monitor = FailureMonitor(context, trainer)
     return Checkpoint(context, trainer, records or Records(), [monitor])
+
+
+def save_next(trainer: Trainer, feature: Checkpoint, **changes: bool) -> None:
+    """Train an iteration more, and let the feature act on it."""
+    (iteration,) = run_for(trainer, 1)
+    feature.after_iteration(replace(iteration, **changes))
 
 
 def names(run: Path) -> list[str]:
@@ -93,8 +94,7 @@ def test_where_iterations_are_short_saves_are_seconds_apart_unless_a_flag_says_h
     trainer = tiny_trainer(config)
     with checkpoint(make_context(tmp_path, config), trainer) as feature:
         for number in range(1, 5):
-            (iteration,) = run_for(trainer, 1)
-            feature.after_iteration(replace(iteration, is_last=number == 4))
+            save_next(trainer, feature, is_last=number == 4)
             assert feature.has_written(60.0)
     assert names(tmp_path)[:-2] == [f"model_{number}.pt" for number in saved]
 
@@ -113,8 +113,7 @@ def test_parts_of_ranks_that_are_no_more_go_when_no_state_needs_them(config, tmp
     trainer = tiny_trainer(config)
     with checkpoint(make_context(tmp_path, config), trainer) as feature:
         for is_needed in (True, False):  # for the state before, and then not
-            (iteration,) = run_for(trainer, 1)
-            feature.after_iteration(iteration)
+            save_next(trainer, feature)
             assert feature.has_written(60.0)
             assert part.exists() == is_needed
 
@@ -123,8 +122,7 @@ def test_training_does_not_wait_and_the_newest_save_comes_next(config, tmp_path)
     context, trainer, records = make_context(tmp_path, config), tiny_trainer(config), Records()
     records.go_on.clear()
     with checkpoint(context, trainer, records) as feature:
-        (first,) = run_for(trainer, 1)
-        feature.after_iteration(first)
+        save_next(trainer, feature)
         assert records.started.wait(60)
         for iteration in run_for(trainer, 2):
             feature.after_iteration(replace(iteration, is_last=True))
@@ -143,15 +141,13 @@ def test_a_save_that_failed_is_told_once_and_tried_again(way, config, tmp_path, 
     run, last = tmp_path / "run", 2 if way == "by a newer save" else 1
     context, trainer = make_context(run, config), tiny_trainer(config)
     with checkpoint(context, trainer) as feature:
-        (iteration,) = run_for(trainer, 1)
-        feature.after_iteration(iteration)
+        save_next(trainer, feature)
         while feature.error is None:
             time.sleep(0.001)
         assert (feature.saved, feature.error) == (None, "No such file or directory")
         run.mkdir()
         if way == "by a newer save":
-            (iteration,) = run_for(trainer, 1)
-            feature.after_iteration(iteration)
+            save_next(trainer, feature)
         while way == "after a pause" and not feature.has_written(60.0):
             time.sleep(0.001)
     assert (feature.saved, feature.error) == (run / f"model_{last}.pt", None)

@@ -57,10 +57,11 @@ def digest(content: Any) -> str:
     return str([digest(item) for item in content]) if isinstance(content, list) else repr(content)
 
 
-def run_of(folder: Path, *iterations: int) -> Path:
+def run_of(folder: Path, *states: int | dict[str, Any]) -> Path:
+    """A run with these states, given whole or by their iterations."""
     folder.mkdir(parents=True, exist_ok=True)
-    for iteration in iterations:
-        write_resume_state(folder, state(iteration))
+    for content in states:
+        write_resume_state(folder, state(content) if isinstance(content, int) else content)
     return folder
 
 
@@ -136,11 +137,8 @@ def test_members_of_a_population_go_on_from_states_after_the_same_meeting(tmp_pa
     """Not only after the same exchange: they also meet when they save."""
     saves = {"0": [(2, 2), (4, 4)], "1": [(4, 4), (6, 6)], "2": [(4, 4), (5, 4)]}
     for member, iterations in saves.items():
-        (tmp_path / "members" / member).mkdir(parents=True)
-        for iteration, met in iterations:
-            features = {"Population": {"met": met, "exchange": 0}}
-            content = {**state(iteration), "features": features}
-            write_resume_state(tmp_path / "members" / member, content)
+        states = ({**state(i), "features": {"Population": {"met": met}}} for i, met in iterations)
+        run_of(tmp_path / "members" / member, *states)
     saved = open_run(tmp_path)
     assert [member.file.name for member in saved.members] == [NEWEST, PREVIOUS, NEWEST]
     assert saved.iteration == 4
@@ -172,8 +170,6 @@ def test_members_that_stopped_apart_are_resumed_only_if_they_meet_again(flags, m
     )
     model = compile_model(config.env)
     for member, iteration in enumerate((3, 4, 5)):
-        folder = tmp_path / "members" / str(member)
-        folder.mkdir(parents=True)
         content = {
             **state(iteration, config.task),
             "env_steps": 32 * iteration,
@@ -183,7 +179,7 @@ def test_members_that_stopped_apart_are_resumed_only_if_they_meet_again(flags, m
             "default": resolved(default_config(config.task)),
             "model": model_digest(model),
         }
-        write_resume_state(folder, content)
+        run_of(tmp_path / "members" / str(member), content)
     now = replace(config, **flags, resume_with_changes=True)
     job = plan_job(now, 0, None, 3, 1)
     if meets:
@@ -270,11 +266,10 @@ def test_latest_is_the_run_of_the_task_that_was_saved_last_whatever_its_name(tmp
 )
 def test_a_run_that_cannot_go_on_is_refused(name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for folder in ("empty", "other", "broken"):
-        Path(folder).mkdir()
-    write_resume_state(Path("other"), state(1, task="walk"))
+    run_of(Path("empty"))
+    run_of(Path("other"), state(1, task="walk"))
     for file in (NEWEST, PREVIOUS):
-        (Path("broken") / file).write_bytes(b"gone")
+        (run_of(Path("broken")) / file).write_bytes(b"gone")
     Path("task/run").mkdir(parents=True)
     Path("task/run/config.yaml").touch()
     with pytest.raises(ConfigError, match=message):

@@ -4,10 +4,7 @@ from tiny_task import tiny_task
 from simtrain import MetricTermCfg, mdp
 from simtrain.config.train import TrainConfig
 from simtrain.errors import ConfigError
-from simtrain.training.features.conditions import (
-    check_evaluation_flags,
-    stop_condition,
-)
+from simtrain.training.features.conditions import check_evaluation_flags, stop_condition
 
 TASK = tiny_task(metrics={"error": MetricTermCfg(mdp.is_alive)})
 NAN = float("nan")

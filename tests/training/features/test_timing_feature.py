@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from rich.console import Console
@@ -64,8 +64,8 @@ def test_each_phase_has_what_happens_in_it():
     assert second.phases == expected | {"evaluation": 50.0, "saving": 60.0}
     tags = {TAG + name: seconds for name, seconds in second.phases.items()}
     assert tags.items() <= second.metrics.items()
-    assert tags.keys() <= set(metric_tags(config.env, overflow=False))
-    assert not [t for t in metric_tags(config.env, overflow=False, phase_times=False) if TAG in t]
+    assert tags.keys() <= set(metric_tags(config))
+    assert not [t for t in metric_tags(replace(config, phase_times=False)) if TAG in t]
 
 
 def test_the_means_are_over_iterations_and_the_end(tmp_path):

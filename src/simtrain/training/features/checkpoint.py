@@ -29,15 +29,9 @@ from simtrain.env.model import model_digest
 from simtrain.errors import RankError
 from simtrain.files import damage_as_config_error, remove_leftovers
 from simtrain.launch.rank import Rank
-from simtrain.run.checkpoint import (
-    BEST,
-    copied_to_host,
-    model_path,
-    model_paths,
-    save_model,
-)
+from simtrain.run.checkpoint import BEST, copied_to_host, model_path, model_paths, save_model
 from simtrain.run.directory import versions, write_config
-from simtrain.training.context import Resumption, RunContext
+from simtrain.training.context import RunContext
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.resumption import (
     NEWEST,
@@ -55,6 +49,7 @@ RETRY_SECONDS = 10.0
 """Pause before a failed save is repeated."""
 SECONDS_APART = {"cpu": 0.0, "cuda": 30.0}
 """Minimum time between saves without ``--save-interval``, by device: GPUs have short iterations."""
+_LEARNING_RATES = {"--ppo.learning-rate", "--distillation.learning-rate"}
 LAST_SECONDS = 300.0
 """Time that the end of training waits for other ranks to write the previous state."""
 
@@ -208,11 +203,9 @@ class Checkpoint(Feature):
             return
         shared, own = {}, None
         if rank.is_main:
-            content = read_resume_state(resumption.file)
+            shared = read_resume_state(resumption.file)
             resumption.file.replace(resumption.file.with_name(NEWEST))
-            (own,) = content["ranks"]
-            names = ("trainer", "learner", "features", "steps", "save", "world_size")
-            shared = {name: content[name] for name in names}
+            (own,) = shared.pop("ranks")
             if not resumption.same_environments:  # means are over the new episodes alone
                 shared["trainer"] = {**shared["trainer"], "episodes": []}
         shared = rank.broadcast_object(shared)
@@ -220,27 +213,21 @@ class Checkpoint(Feature):
             run = resumption.file.parent
             file, own = find_part(run, rank.rank, shared["save"])
             file.replace(part_of(run / NEWEST, rank.rank))
+        trainer = self._trainer
         with damage_as_config_error(f"{resumption.file} cannot be resumed"):
-            self._set_state(shared, own if resumption.same_environments else None, resumption)
-
-    def _set_state(self, shared: dict[str, Any], rank_state: Any, resumption: Resumption) -> None:
-        """Continue from the shared state, and from this rank's own state if there is one."""
-        trainer, changed = self._trainer, set(resumption.changed)
-        for feature in self._features:  # a member's networks get their sizes, first
-            if (state := shared["features"].get(type(feature).__name__)) is not None:
-                feature.set_state(state)
-        trainer.set_state(shared["trainer"])
-        trainer.ppo.set_state(
-            shared["learner"],
-            optimizer="--ppo.optimizer" not in changed,
-            learning_rate=changed.isdisjoint(
-                ("--ppo.learning-rate", "--distillation.learning-rate")
-            ),
-        )
-        if rank_state is None:
-            trainer.env.steps.fill_(shared["steps"])  # curricula go by how far training is
-            return
-        trainer.set_rank_state(rank_state)
+            for feature in self._features:  # a member's networks get their sizes, first
+                if (state := shared["features"].get(type(feature).__name__)) is not None:
+                    feature.set_state(state)
+            trainer.set_state(shared["trainer"])
+            trainer.ppo.set_state(
+                shared["learner"],
+                optimizer="--ppo.optimizer" not in resumption.changed,
+                learning_rate=_LEARNING_RATES.isdisjoint(resumption.changed),
+            )
+            if own is not None and resumption.same_environments:
+                trainer.set_rank_state(own)
+            else:
+                trainer.env.steps.fill_(shared["steps"])  # curricula go by how far training is
 
     def _write(self, config: TrainConfig, content: dict[str, Any]) -> None:
         """Write a save, in the thread; after a failure again, unless a newer save waits."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simtrain.config.train import TrainConfig
@@ -120,22 +120,19 @@ def _comparison(text: str, condition: str, names: tuple[str, ...]) -> Comparison
     return Comparison(name if "/" in name else f"Eval/{name}", match[2], float(match[3]))
 
 
-def metric_tags(
-    task: TaskCfg,
-    *,
-    overflow: bool,
-    phase_times: bool = True,
-    algorithm: Sequence[str] = PPO_METRICS,
-) -> tuple[str, ...]:
-    """Every tag of a training run, evaluation's last; `overflow`: whether the engine reports it."""
+def metric_tags(config: TrainConfig) -> tuple[str, ...]:
+    """Every tag of a training run, evaluation's last."""
+    task, ppo = config.env, config.ppo
     return (
         *_ALWAYS,
-        *algorithm,
-        *(f"{TAG}{phase}" for phase in (PHASES if phase_times else ())),
+        *(PPO_METRICS if config.teacher is None else DISTILLATION_METRICS),
+        *(RND_METRICS if ppo.rnd.weight != 0.0 else ()),
+        *(("Loss/symmetry",) if ppo.symmetry.is_used else ()),
+        *(f"{TAG}{phase}" for phase in (PHASES if config.phase_times else ())),
         *(f"{REWARDS}{name}" for name in task.rewards),
         *(f"Episode_Termination/{name}" for name in task.terminations),
         *(f"Curriculum/{name}" for name in task.curricula),
-        *(("Sim/overflow",) if overflow else ()),
+        *(("Sim/overflow",) if config.engine != "mujoco" else ()),
         *(f"Eval/{name}" for name in (*EVALUATION_TAGS, *task.metrics)),
     )
 
@@ -167,11 +164,7 @@ def check_evaluation_flags(config: TrainConfig) -> None:
     condition = stop_condition(config)
     if condition is None:
         return
-    own = PPO_METRICS if config.teacher is None else DISTILLATION_METRICS
-    own += RND_METRICS if config.ppo.rnd.weight != 0.0 else ()
-    own += ("Loss/symmetry",) if config.ppo.symmetry.is_used else ()
-    overflow = config.engine != "mujoco"
-    tags = metric_tags(config.env, overflow=overflow, phase_times=config.phase_times, algorithm=own)
+    tags = metric_tags(config)
     for tag in (comparison.tag for comparison in condition.comparisons):
         if tag not in tags:
             raise ConfigError(

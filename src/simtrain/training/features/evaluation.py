@@ -18,7 +18,7 @@ from simtrain.training.context import RunContext
 from simtrain.training.evaluator import Evaluation, Evaluator, evaluator_of_run
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import PolicySnapshot, save_best
-from simtrain.training.features.conditions import stop_condition
+from simtrain.training.features.conditions import StopCondition, stop_condition
 from simtrain.training.features.evaluator_process import EvaluatorProcess
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class PeriodicEvaluation(Feature):
         self._context = context
         self._trainer = trainer
         self._interval = context.config.eval_interval
-        self._condition = stop_condition(context.config)
+        self._condition = stop_condition(context.config) or StopCondition(())
+        self._say = context.console.say
         self._shown: set[str] = set()
         self._evaluator: Evaluator | None = None
         self._process: EvaluatorProcess | None = None
@@ -52,8 +53,8 @@ class PeriodicEvaluation(Feature):
         context, config, rank = self._context, self._context.config, self._context.rank
         if not rank.is_main:
             return self
-        uses_process = context.shared.evaluator is not None
-        if context.member is not None or (self._interval is not None and not uses_process):
+        devices = context.shared.evaluator
+        if context.member is not None or (self._interval is not None and devices is None):
             self._evaluator = evaluator_of_run(config, rank.device, rank.threads)
         if self._interval is None:
             return self
@@ -61,13 +62,13 @@ class PeriodicEvaluation(Feature):
             infos = read_checkpoint(context.run / BEST)["infos"]
             with damage_as_config_error(f"{BEST} is damaged"):
                 self._best = float(infos.get(_RETURN, self._best))
-        if context.shared.evaluator is not None:
+        if devices is not None:
             # Threads that training on this host leaves, at least one.
             trains = (rank.of_job or rank).world_size
             if rank.device.type == "cpu":
                 trains = rank.threads * (config.cpu_workers if rank.of_job is None else trains)
             threads = max(1, len(os.sched_getaffinity(0)) - trains)
-            self._process = EvaluatorProcess(config, context.shared.evaluator, threads)
+            self._process = EvaluatorProcess(config, devices, threads)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -80,7 +81,7 @@ class PeriodicEvaluation(Feature):
         due = self._interval is not None and (
             iteration.number % self._interval == 0 or iteration.is_last
         )
-        if not (due or self._condition or context.shared.evaluator):
+        if not (due or self._condition.alternatives or context.shared.evaluator):
             return
         metrics: dict[str, float] = {}
         ends = False
@@ -133,6 +134,7 @@ class PeriodicEvaluation(Feature):
 
     def _results(self) -> dict[str, float]:
         """Show finished evaluations, keep the best policy; the newest evaluation's metrics."""
+        context = self._context
         metrics: dict[str, float] = {}
         if self._process is not None:
             self._done += self._process.results()
@@ -142,23 +144,19 @@ class PeriodicEvaluation(Feature):
             mean_return, best = metrics["Eval/mean_return"], ""
             if mean_return > self._best:
                 best = "  (the best so far)"
-                is_saved = save_best(
-                    self._context, self._context.run, policy, **{_RETURN: mean_return}
-                )
+                is_saved = save_best(context, context.run, policy, **{_RETURN: mean_return})
                 self._best = mean_return if is_saved else -math.inf
             self._say(f"evaluation of iteration {policy.iteration}: {evaluation}{best}")
             for flag, text in evaluation.warnings.items():
                 self._say_once(flag, f"warning: in the evaluation {text}")
         failure = None if self._process is None else self._process.failure
-        if failure is not None and not self._context.stop():
-            condition = self._condition
-            lost = condition is not None and condition.needs_evaluations
-            self._say_once(
-                "failure",
-                f"warning: the evaluator process is gone: {failure}. "
-                "Training continues without evaluation"
-                + (f'; --until "{condition}" will not end it' if lost else ""),
+        if failure is not None and not context.stop():
+            text = (
+                f"the evaluator process is gone: {failure}. Training continues without evaluation"
             )
+            if self._condition.needs_evaluations:
+                text += f'; --until "{self._condition}" will not end it'
+            self._say_once("failure", f"warning: {text}")
         return metrics
 
     def _wait(self, process: EvaluatorProcess) -> None:
@@ -176,15 +174,12 @@ class PeriodicEvaluation(Feature):
 
     def _condition_holds(self, metrics: dict[str, float]) -> bool:
         condition = self._condition
-        if condition is None or not condition.holds(metrics):
+        if not condition.holds(metrics):
             return False
         tags = dict.fromkeys(comparison.tag for comparison in condition.comparisons)
         values = ", ".join(f"{tag} is {metrics[tag]:.4g}" for tag in tags if tag in metrics)
         self._say_once("condition", f'training ends: {values} (--until "{condition}")')
         return True
-
-    def _say(self, text: str) -> None:
-        self._context.console.say(text)
 
     def _say_once(self, key: str, text: str) -> None:
         if key not in self._shown:

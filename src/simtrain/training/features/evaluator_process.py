@@ -16,7 +16,7 @@ import sys
 import tempfile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
@@ -26,7 +26,7 @@ from simtrain.launch.processes import die_with_parent, ignore_stop_signals
 
 if TYPE_CHECKING:
     from simtrain.launch.plan import Devices
-    from simtrain.training.evaluator import Evaluation, Evaluator
+    from simtrain.training.evaluator import Evaluation
     from simtrain.training.features.checkpoint import PolicySnapshot
 
 _NICENESS = 5
@@ -127,10 +127,17 @@ def main() -> None:
     os.nice(_NICENESS)  # where they share a core, training comes first
     connection = Connection(descriptor)
     try:
-        evaluator = _make_evaluator(*connection.recv())
+        task, values, devices, threads = connection.recv()
+
+        import torch
 
         from simtrain.run.checkpoint import unpacked
+        from simtrain.training.evaluator import evaluator_of_run
 
+        device = devices.use(0)
+        torch.set_num_threads(threads)
+        config = overlay(default_config(task, quiet=True), values)
+        evaluator = evaluator_of_run(config, device, threads)
         connection.send(None)
         while True:
             actor, state = connection.recv()
@@ -139,18 +146,6 @@ def main() -> None:
         return
     except (ConfigError, SimulationError) as error:
         connection.send(str(error))
-
-
-def _make_evaluator(task: str, values: dict[str, Any], devices: Devices, threads: int) -> Evaluator:
-    """The evaluator of a run with these plain `values` of its configuration."""
-    import torch
-
-    from simtrain.training.evaluator import evaluator_of_run
-
-    device = devices.use(0)
-    torch.set_num_threads(threads)
-    config = overlay(default_config(task, quiet=True), values)
-    return evaluator_of_run(config, device, threads)
 
 
 if __name__ == "__main__":

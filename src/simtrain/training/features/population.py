@@ -7,8 +7,11 @@ same decisions (`evolution`): which member copies which, and how it is mutated. 
 networks, normalizers, optimizer, hyper-parameters and curricula; environments do not change. The
 first ranks of the members, their leaders, communicate with each other.
 
-Rank 0 of all ranks writes to the directory of the run: the exchanges (`ExchangeRecords`), and
-``best.pt``, the fittest policy so far, with ``best.yaml``.
+Rank 0 of all ranks writes to the directory of the run:
+
+population.jsonl    one line per exchange: fitness, parent, mutation and numbers of every member
+metrics.jsonl       one line per exchange: best and mean fitness, number of replaced members
+best.pt             the fittest policy so far, with its configuration, ``best.yaml``
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,24 +28,27 @@ import numpy as np
 from simtrain.algorithms import network_morphism as morphism
 from simtrain.config.train import TrainConfig
 from simtrain.env.randomness import forked_randomness
-from simtrain.errors import DivergenceError
+from simtrain.errors import ConfigError, DivergenceError
+from simtrain.files import as_json, written_whole
 from simtrain.run.checkpoint import copied_to_host, packed, unpacked
+from simtrain.run.directory import LINEAGE
+from simtrain.run.logged import read_lineage
+from simtrain.training.evaluator import with_margin
 from simtrain.training.features import Feature, Iteration
 from simtrain.training.features.checkpoint import PolicySnapshot, save_best
-from simtrain.training.features.conditions import stop_condition
-from simtrain.training.population.evolution import (
-    MUTATIONS,
+from simtrain.training.features.conditions import StopCondition, stop_condition
+from simtrain.training.features.evolution import (
     Candidate,
     Decision,
     Mutation,
-    Selection,
+    Settings,
     evolve,
     fitness_of,
     hyper_parameters,
     term_parameter,
     values_of,
 )
-from simtrain.training.population.exchanges import ExchangeRecords, Report, Settings
+from simtrain.training.features.recorder import RunRecords
 
 if TYPE_CHECKING:
     from simtrain.algorithms.distillation import Algorithm
@@ -75,7 +82,7 @@ class Population(Feature):
         self._config, self._member = context.config, context.member.number
         self._leaders = context.member.leaders
         self._hyper_parameters = hyper_parameters(self._config)
-        self._condition = stop_condition(self._config)
+        self._condition = stop_condition(self._config) or StopCondition(())
         values = values_of(self._config, self._hyper_parameters)
         if self._member > 0:
             rng = np.random.default_rng([self._config.seed, self._member])
@@ -151,8 +158,7 @@ class Population(Feature):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Feature.set_state`."""
-        dims = {name: tuple(sizes) for name, sizes in state["hidden_dims"].items()}
-        self._apply(Settings(state["values"], dims))
+        self._apply(Settings(state["values"], state["hidden_dims"]))
         self._met = state["met"]
         self._exchange_before, self._replaced = state["exchange"], state["replaced"]
         self._best, self._ends = float(state["best"]), bool(state["ends"])
@@ -176,32 +182,31 @@ class Population(Feature):
         All ranks of all members call it together.
         """
         number, rank, leaders = iteration.number, self._context.rank, self._leaders
-        outcome: tuple[Decision, Settings, bytes | None, bool] | None = None
+        outcome: tuple[Decision, bytes | None, bool] | None = None
         if leaders is not None:
-            reports = leaders.all_gather_object(self._report(iteration))
-            winner = max(range(len(reports)), key=lambda i: reports[i].candidate.score)
-            ends = ends or reports[winner].ends
-            decisions = self._decide(number, reports, ends=ends)
-            self._keep_best(iteration, winner, reports[winner])
+            candidates = leaders.all_gather_object(self._candidate(iteration))
+            winner = max(range(len(candidates)), key=lambda i: candidates[i].score)
+            ends = ends or candidates[winner].ends
+            decisions = self._decide(number, candidates, ends=ends)
+            self._keep_best(iteration, winner, candidates[winner])
             if self._records is not None:
-                counts = number, self._trainer.env_steps * len(reports), self._recorder.wall_s
-                self._records.write(counts, reports, decisions)
+                self._records.write(iteration, self._recorder.wall_s, candidates, decisions)
                 if ends:
-                    self._records.show_winner(winner, reports[winner])
-            decision = decisions[leaders.rank]
-            learned = self._send_to_copies(decisions)
-            outcome = decision, reports[decision.parent].settings, learned, ends
-        decision, settings, learned, ends = rank.broadcast_object(outcome)
+                    values = candidates[winner].settings.values.items()
+                    flags = " ".join(f"--{name} {value:.6g}" for name, value in values)
+                    self._context.console.say(f"the winner is member {winner}: {flags}")
+            outcome = decisions[leaders.rank], self._send_to_copies(decisions), ends
+        decision, learned, ends = rank.broadcast_object(outcome)
         self._exchange_before = number
         if learned is not None:
             self._replaced = number
         if learned is not None or decision.mutation != "none":
-            self._apply(replace(settings, values=decision.values), learned)
+            self._apply(decision.settings, learned)
             seed = [self._config.seed, number, self._member]
             self._mutate(decision.mutation, np.random.default_rng(seed))
         return bool(ends)
 
-    def _report(self, iteration: Iteration) -> Report:
+    def _candidate(self, iteration: Iteration) -> Candidate:
         """This member's evaluation; its metrics are added to those of the iteration."""
         losses = [value for tag, value in iteration.metrics.items() if tag.startswith("Loss/")]
         evaluation = self._evaluation.evaluation_of(iteration.number)
@@ -209,50 +214,44 @@ class Population(Feature):
         tags = evaluation.tags(iteration.number)
         iteration.metrics |= {**tags, "Population/waiting": self._waited}
         name, sign = fitness_of(self._config)
-        fitness = evaluation.estimates[name]
-        candidate = Candidate(
-            fitness=sign * fitness.value,
-            low=fitness.low if sign > 0.0 else -fitness.high,
+        estimate = evaluation.estimates[name]
+        return Candidate(
+            self._settings,
+            estimate,
+            fitness=sign * estimate.value,
+            low=estimate.low if sign > 0.0 else -estimate.high,
             age=iteration.number - self._replaced,
             learns=all(map(math.isfinite, losses)),
+            ends=self._condition.holds(iteration.metrics),
         )
-        ends = self._condition is not None and self._condition.holds(iteration.metrics)
-        return Report(self._settings, candidate, fitness, ends)
 
-    def _decide(self, number: int, reports: Sequence[Report], *, ends: bool) -> list[Decision]:
+    def _decide(
+        self, number: int, candidates: Sequence[Candidate], *, ends: bool
+    ) -> list[Decision]:
         """The decisions about all members, the same on each."""
-        candidates = [report.candidate for report in reports]
         if not any(candidate.is_sound for candidate in candidates):
             raise DivergenceError(
                 f"at iteration {number} no member of the population has a finite fitness and "
                 "finite losses; a smaller --ppo.learning-rate or narrower bounds may help"
             )
-        config, values = self._config, [report.settings.values for report in reports]
-        if number < config.population_warm_up or ends:
-            return [Decision(i, "none", unchanged) for i, unchanged in enumerate(values)]
-        select = Selection(
-            config.population_selection,
-            config.population_tournament_size,
-            config.population_share,
-            config.population_grace,
-        )
-        weights = dict(zip(MUTATIONS, config.population_mutations, strict=True))
-        rng = np.random.default_rng([config.seed, number])
-        return evolve(candidates, values, self._hyper_parameters, select, weights, rng)
+        if number < self._config.population_warm_up or ends:
+            return [Decision(i, "none", member.settings) for i, member in enumerate(candidates)]
+        rng = np.random.default_rng([self._config.seed, number])
+        return evolve(self._config, candidates, self._hyper_parameters, rng)
 
-    def _keep_best(self, iteration: Iteration, winner: int, report: Report) -> None:
+    def _keep_best(self, iteration: Iteration, winner: int, member: Candidate) -> None:
         """Write the fittest policy on rank 0 if it is the best so far; leaders call it."""
         leaders, run = self._leaders, self._context.shared.run
         assert leaders is not None
-        if report.candidate.score <= self._best:
+        if member.score <= self._best:
             return
-        self._best = report.candidate.score
+        self._best = member.score
         own = None
         if winner == leaders.rank:
             own = packed(copied_to_host(self._trainer.ppo.save()))
         networks = leaders.gather_object(own)
         if networks is not None:
-            config, state = report.settings.config(self._config), unpacked(networks[winner])
+            config, state = member.settings.config(self._config), unpacked(networks[winner])
             policy = PolicySnapshot(iteration.number, iteration.env_steps, config, state)
             infos = {"member": winner, self._config.population_fitness: self._best}
             save_best(self._context, run, policy, **infos)
@@ -313,3 +312,89 @@ class Population(Feature):
             rest = {key: value for key, value in state.items() if not key.startswith("mlp.")}
             network.load_state_dict(rest, strict=False)
             morphism.set_layers(network.mlp, layers[name])
+
+
+class ExchangeRecords:
+    """Writes the exchanges of a population to the files of the run, and shows them."""
+
+    def __init__(self, context: RunContext, saved: dict[str, Any], after: int) -> None:
+        """Open the files; a resumed run continues `after` the exchange of that iteration.
+
+        `saved` is `RunRecords.state` at that time, or empty.
+
+        Raises:
+            ConfigError: another process writes to the run, or its folder cannot be written to.
+        """
+        self._run, self._say = context.shared.run, context.console.say
+        self._fitness = fitness_of(context.config)[0]
+        self.files = RunRecords(context, self._run, context.config, saved, after)
+        lineage = read_lineage(self._run) if after > 0 else []
+        self._lineage = [row for row in lineage if row["iteration"] <= after]
+        if error := self._write_lineage():
+            raise ConfigError(f"{self._run / LINEAGE} cannot be written: {error}")
+
+    def write(
+        self,
+        iteration: Iteration,
+        wall_s: float,
+        candidates: Sequence[Candidate],
+        decisions: Sequence[Decision],
+    ) -> None:
+        """Write and show an exchange, `wall_s` seconds after the start."""
+        scores = [member.score for member in candidates if member.is_sound]
+        metrics = {
+            "Population/best_score": max(scores),
+            "Population/mean_score": fmean(scores),
+            "Population/replaced": float(sum(d.parent != i for i, d in enumerate(decisions))),
+        }
+        number, env_steps = iteration.number, iteration.env_steps * len(candidates)
+        self.files.write(number, env_steps, wall_s, metrics)
+        members = [
+            {
+                "member": i,
+                **asdict(member.estimate),
+                "score": member.score,
+                "learns": member.learns,
+                "values": member.settings.values,
+                "parent": decision.parent,
+                "mutation": decision.mutation,
+                "becomes": decision.settings.values,
+            }
+            for i, (member, decision) in enumerate(zip(candidates, decisions, strict=True))
+        ]
+        line = {"iteration": number, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
+        self._lineage.append({**line, "members": members})
+        if error := self._write_lineage():  # the next exchange writes all lines
+            self._say(f"warning: {LINEAGE} cannot be written: {error}")
+        self.files.metrics.sync()
+        table = exchange_table(candidates, decisions, self._fitness)
+        self._say(f"exchange after iteration {number}:\n{table}")
+
+    def _write_lineage(self) -> str | None:
+        """Write all exchanges; why that failed, if so."""
+        lines = "".join(as_json(line) + "\n" for line in self._lineage)
+        try:
+            with written_whole(self._run / LINEAGE) as file:
+                file.write(lines.encode())
+        except OSError as error:
+            return error.strerror
+        return None
+
+
+def exchange_table(
+    candidates: Sequence[Candidate], decisions: Sequence[Decision], fitness: str
+) -> str:
+    """The members of an exchange as a table, best first, with the members that they copy."""
+    names = [name.rsplit(".", 1)[-1] for name in candidates[0].settings.values]
+    rows = [["member", fitness, "parent", "mutation", *names]]
+    for i in sorted(range(len(candidates)), key=lambda i: -candidates[i].score):
+        member, decision = candidates[i], decisions[i]
+        parent = "" if decision.parent == i else str(decision.parent)
+        mutation = "" if decision.mutation == "none" else decision.mutation.replace("_", "-")
+        numbers = [f"{value:.4g}" for value in member.settings.values.values()]
+        rows.append([str(i), with_margin(fitness, member.estimate), parent, mutation, *numbers])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )

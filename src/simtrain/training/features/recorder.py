@@ -42,19 +42,11 @@ class RunRecords:
         """
         self._run, self._say = run, context.console.say
         self._is_changed, self._shows_videos = False, config.logger == "tensorboard"
-        self.metrics = MetricsWriter(
-            run,
-            tensorboard=self._shows_videos,
-            after=after,
-            event_sizes=saved.get("event_sizes"),
-        )
+        is_on, sizes = self._shows_videos, saved.get("event_sizes")
+        self.metrics = MetricsWriter(run, tensorboard=is_on, after=after, event_sizes=sizes)
+        settings, devices = resolved(config), list(context.shared.devices)
         try:
-            write_config(
-                run / "config.yaml",
-                resolved(config),
-                list(context.shared.devices),
-                task_file(config.task),
-            )
+            write_config(run / "config.yaml", settings, devices, task_file(config.task))
         except OSError as error:
             raise ConfigError(f"{run} cannot be written: {error.strerror}") from error
         self._wandb: WandbWriter | None = None
@@ -63,9 +55,7 @@ class RunRecords:
             from simtrain.run.wandb_writer import WandbWriter
 
             group = None if context.member is None else context.shared.run.name
-            self._wandb = WandbWriter(
-                run, resolved(config), self._say, run_id=self._wandb_id, group=group
-            )
+            self._wandb = WandbWriter(run, settings, self._say, run_id=self._wandb_id, group=group)
             self._wandb_id = self._wandb.run_id
 
     def write(
@@ -168,11 +158,8 @@ class Recorder(Feature):
             console.say(f"warning: {warning}")
         if (self.error is not None) != self._failing:
             self._failing = not self._failing
-            console.say(
-                f"warning: metrics cannot be written, trying again: {self.error}"
-                if self._failing
-                else "metrics are written again, without a gap"
-            )
+            text = f"warning: metrics cannot be written, trying again: {self.error}"
+            console.say(text if self._failing else "metrics are written again, without a gap")
 
     def state(self) -> dict[str, Any]:
         """See `Feature.state`."""

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Self
 
 from rich.table import Table
@@ -40,11 +41,13 @@ class Timing(Feature):
         self._trainer = trainer
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._profiler: profiler.profile | None = None
+        self._marks = ExitStack()  # of the timer, in a trace
         self._is_written = False
 
     def __enter__(self) -> Self:
         self._first = self._trainer.iteration
         if isinstance(self._trainer.timer, TracedTimer):
+            self._marks = self._trainer.timer.marks
             os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it prints much
             self._profiler = profiler.profile(
                 schedule=profiler.schedule(
@@ -61,7 +64,7 @@ class Timing(Feature):
         if kind is None:
             self._add(self._trainer.timer.take("other"))  # since the last iteration
         if self._profiler is not None:
-            self._end_mark()
+            self._marks.close()
             self._profiler.stop()
             if not self._is_written and kind is None:
                 self._context.console.say(
@@ -84,16 +87,12 @@ class Timing(Feature):
         """Add the phases of the iteration, and end it in a trace."""
         self._add(iteration.phases.items())
         if self._profiler is not None:
-            self._end_mark()
+            self._marks.close()
             self._profiler.step()
 
     def _add(self, intervals: Iterable[Interval]) -> None:
         for phase, seconds in intervals:
             self._totals[phase] += seconds
-
-    def _end_mark(self) -> None:
-        if isinstance(self._trainer.timer, TracedTimer):
-            self._trainer.timer.end_mark()
 
     def _write(self, traced: profiler.profile) -> None:
         self._is_written = True
@@ -111,27 +110,20 @@ class TracedTimer(PhaseTimer):
 
     def __init__(self, inner: PhaseTimer) -> None:
         self._inner = inner
-        self._mark: profiler.record_function | None = None
+        self.marks = ExitStack()
+        """The mark of the present phase; closing it ends the mark."""
 
     def begin(self, phase: str) -> None:
         """See `PhaseTimer.begin`."""
-        if self._paused:
-            return
-        self.end_mark()
-        self._inner.begin(phase)
-        self._mark = profiler.record_function(phase)
-        self._mark.__enter__()
+        if not self._paused:
+            self.marks.close()
+            self._inner.begin(phase)
+            self.marks.enter_context(profiler.record_function(phase))
 
     def take(self, then: str) -> list[Interval]:
         """See `PhaseTimer.take`."""
-        self.end_mark()
+        self.marks.close()
         return self._inner.take(then)
-
-    def end_mark(self) -> None:
-        """End the mark of the present phase in the trace."""
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
 
 
 def phase_table(seconds: Mapping[str, float]) -> Table:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from simtrain.config.tree import POPULATION, with_overrides
 from simtrain.errors import ConfigError, did_you_mean, flag
 from simtrain.limits import field_default, leaves
 from simtrain.training.features.conditions import evaluation_names
+
+if TYPE_CHECKING:
+    from simtrain.training.evaluator import Estimate
 
 Scale = Literal["linear", "log", "complement"]
 Mutation = Literal["none", "hyper_parameters", "parameters", "architecture"]
@@ -211,9 +214,26 @@ def _is_changeable(config: TrainConfig, path: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A member in a selection; larger `fitness` and `low` are better."""
+class Settings:
+    """The part of the configuration that differs between members."""
 
+    values: Values
+    hidden_dims: dict[str, tuple[int, ...]]
+    """Sizes of the networks, by their names in the configuration of PPO."""
+
+    def config(self, config: TrainConfig) -> TrainConfig:
+        """The run's configuration with these settings."""
+        sizes = {f"ppo.{name}.hidden-dims": dims for name, dims in self.hidden_dims.items()}
+        return with_overrides(config, self.values | sizes)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A member in an exchange, as it tells the others; larger `fitness` and `low` are better."""
+
+    settings: Settings
+    estimate: Estimate
+    """The fitness as it was evaluated, also if smaller is better."""
     fitness: float
     low: float
     """Lower end of the fitness's confidence interval."""
@@ -221,6 +241,8 @@ class Candidate:
     """Iterations since it was last replaced, or since the start."""
     learns: bool = True
     """Whether its losses are finite."""
+    ends: bool = False
+    """Whether its evaluation meets ``--until``."""
 
     @property
     def is_sound(self) -> bool:
@@ -238,80 +260,68 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """How members are selected."""
-
-    kind: Literal["tournament", "truncation"] = "tournament"
-    size: int = 2
-    """Number of random members in a tournament."""
-    share: float = 0.25
-    """Fraction of the worst members, and of the best that they copy, by truncation."""
-    grace: int = 0
-    """Iterations for which a replaced member is not replaced again."""
-
-    def __call__(
-        self, candidates: Sequence[Candidate], rng: np.random.Generator
-    ) -> list[tuple[int, bool]]:
-        """For each member its parent (itself or another), and whether the result is mutated.
-
-        A member copies another one only if that is better by more than the noise. The best member
-        does not change. A member that is not sound is replaced at any age.
-        """
-        order = sorted(range(len(candidates)), key=lambda i: candidates[i].score)
-        best = order[-1]
-        decisions = []
-        for i, rival in enumerate(self._rivals(order, rng)):
-            member = candidates[i]
-            if rival is None or i == best or (member.is_sound and member.age < self.grace):
-                decisions.append((i, False))
-                continue
-            if not (member.is_sound or candidates[rival].is_sound):
-                rival = best
-            decisions.append((rival if candidates[rival].leads(member) else i, True))
-        return decisions
-
-    def _rivals(self, order: Sequence[int], rng: np.random.Generator) -> list[int | None]:
-        """The member that each one may copy, or None; `order` is worst first."""
-        count = len(order)
-        if self.kind == "tournament":
-            drawn = [rng.integers(count, size=self.size) for _ in order]
-            return [max(map(int, members), key=order.index) for members in drawn]
-        rivals: list[int | None] = [None] * count
-        some = min(count // 2, max(1, math.ceil(self.share * count)))
-        for i in order[:some]:
-            rivals[i] = order[count - 1 - int(rng.integers(some))]
-        return rivals
-
-
-@dataclass(frozen=True)
 class Decision:
     """A member after selection and mutation."""
 
     parent: int
     mutation: Mutation
-    values: Values
+    settings: Settings
 
 
 def evolve(
+    config: TrainConfig,
     candidates: Sequence[Candidate],
-    values: Sequence[Values],
     hyper_parameters: Sequence[HyperParameter],
-    select: Selection,
-    weights: Mapping[Mutation, float],
     rng: np.random.Generator,
 ) -> list[Decision]:
-    """The decision for each member; `values` are their present hyper-parameters.
-
-    `weights` are the relative frequencies of mutations.
-    """
-    kinds, shares = list(weights), np.array(list(weights.values()))
+    """The decision for each member; `hyper_parameters` are those that evolve."""
+    shares = np.array(config.population_mutations)
     decisions = []
-    for parent, is_mutated in select(candidates, rng):
+    for parent, is_mutated in select(config, candidates, rng):
         mutation: Mutation = "none"
-        becomes = dict(values[parent])
+        settings = candidates[parent].settings
         if is_mutated:
-            mutation = kinds[int(rng.choice(len(kinds), p=shares / shares.sum()))]
+            mutation = MUTATIONS[int(rng.choice(len(MUTATIONS), p=shares / shares.sum()))]
         if mutation == "hyper_parameters":
-            becomes = {h.flag: h.mutated(becomes[h.flag], rng) for h in hyper_parameters}
-        decisions.append(Decision(parent, mutation, becomes))
+            values = {h.flag: h.mutated(settings.values[h.flag], rng) for h in hyper_parameters}
+            settings = replace(settings, values=values)
+        decisions.append(Decision(parent, mutation, settings))
     return decisions
+
+
+def select(
+    config: TrainConfig, candidates: Sequence[Candidate], rng: np.random.Generator
+) -> list[tuple[int, bool]]:
+    """For each member its parent (itself or another), and whether the result is mutated.
+
+    A member copies another one only if that is better by more than the noise. The best member does
+    not change. A member that is not sound is replaced at any age.
+    """
+    order = sorted(range(len(candidates)), key=lambda i: candidates[i].score)
+    best = order[-1]
+    decisions = []
+    for i, rival in enumerate(_rivals(config, order, rng)):
+        member = candidates[i]
+        is_young = member.is_sound and member.age < config.population_grace
+        if rival is None or i == best or is_young:
+            decisions.append((i, False))
+            continue
+        if not (member.is_sound or candidates[rival].is_sound):
+            rival = best
+        decisions.append((rival if candidates[rival].leads(member) else i, True))
+    return decisions
+
+
+def _rivals(
+    config: TrainConfig, order: Sequence[int], rng: np.random.Generator
+) -> list[int | None]:
+    """The member that each one may copy, or None; `order` is worst first."""
+    count = len(order)
+    if config.population_selection == "tournament":
+        drawn = [rng.integers(count, size=config.population_tournament_size) for _ in order]
+        return [max(map(int, members), key=order.index) for members in drawn]
+    rivals: list[int | None] = [None] * count
+    some = min(count // 2, max(1, math.ceil(config.population_share * count)))
+    for i in order[:some]:
+        rivals[i] = order[count - 1 - int(rng.integers(some))]
+    return rivals

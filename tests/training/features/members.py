@@ -27,15 +27,10 @@ from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.launch.rank import Rank
+from simtrain.run.console import StatusConsole
 from simtrain.training.context import Resumption, RunContext, SharedContext
 from simtrain.training.evaluator import Evaluator
-from simtrain.training.resumption import (
-    NEWEST,
-    PREVIOUS,
-    can_resume,
-    open_run,
-    read_resume_state,
-)
+from simtrain.training.resumption import NEWEST, PREVIOUS, can_resume, open_run, read_resume_state
 from simtrain.training.transfer import with_teacher
 from simtrain.training.worker import run_worker
 
@@ -125,14 +120,9 @@ def train(
         exchanging.unlink(missing_ok=True)
         return stop_at is not None and iterations >= stop_at + member
 
-    run_worker(RunContext(config, rank, Quiet(), stop, shared).of_member())
+    quiet = StatusConsole(lambda message: None, lambda status: None)
+    run_worker(RunContext(config, rank, quiet, stop, shared).of_member())
     dist.destroy_process_group()
-
-
-class Quiet:
-    def say(self, message: str) -> None: ...
-
-    def show(self, status: object) -> None: ...
 
 
 def main(folder: Path, kills: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import yaml
 from simtrain.cli.report import report
 from simtrain.plot.population import ancestors
 from simtrain.run.checkpoint import read_checkpoint
-from simtrain.run.logged import read_lineage
+from simtrain.run.logged import read_lineage, read_run
 from simtrain.training.saved_policy import open_policy
 
 ITERATIONS = 13  # of `members.py`
@@ -63,11 +62,10 @@ def test_students_keep_their_teacher_while_their_networks_and_settings_evolve(fo
             assert torch.equal(tensor, teacher[name])
         weights = [t for n, t in content["student_state_dict"].items() if n.endswith("weight")]
         sizes.add(sum(tensor.numel() for tensor in weights))
-        for line in (member / "metrics.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            rate = row["Population/distillation.learning-rate"]
-            assert row["Loss/learning_rate"] == pytest.approx(rate)
-            rates.add(rate)
+        columns = read_run(member).columns
+        evolved = columns["Population/distillation.learning-rate"]
+        assert columns["Loss/learning_rate"] == pytest.approx(evolved)
+        rates.update(evolved)
     assert len(sizes) > 1
     assert len(rates) > 3
 
@@ -102,14 +100,12 @@ def test_every_member_has_metrics_of_every_iteration_with_its_numbers(folder):
     run = folder / "uninterrupted"
     exchanges = read_lineage(run)
     for member in range(3):
-        lines = (run / "members" / str(member) / "metrics.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        assert [row["iteration"] for row in rows] == list(range(1, 14))
+        columns = read_run(run / "members" / str(member)).columns
+        assert columns["iteration"].tolist() == list(range(1, 14))
         for exchange in exchanges:
-            row = rows[exchange["iteration"] - 1]
-            then = exchange["members"][member]
-            assert row["Eval/mean_return"] == pytest.approx(then["value"])
-            assert row["Population/ppo.gamma"] == then["values"]["ppo.gamma"]
+            row, then = exchange["iteration"] - 1, exchange["members"][member]
+            assert columns["Eval/mean_return"][row] == pytest.approx(then["value"])
+            assert columns["Population/ppo.gamma"][row] == then["values"]["ppo.gamma"]
 
 
 def test_the_best_policy_has_a_configuration_of_its_own_and_can_be_used(folder):

@@ -1,1 +1,0 @@
-"""A population of trainings: hyper-parameters, selection, mutation, and records."""
