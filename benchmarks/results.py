@@ -37,12 +37,12 @@ This page shows how fast the shipped tasks are learned, and how good the policie
 [`benchmark --until`](performance.md#until-a-task-is-learned). The figures are in
 `docs/results/<task>.json`.
 
-- **A training ends** at the first evaluation that meets the condition. Evaluations have no noise
-  and no pushes. The training time does not include evaluations and the start of the command.
+- **A training counts** until the first evaluation that meets the condition. Evaluations have no
+  noise and no pushes. The training time does not include evaluations and the start of the command.
 - **A seed that did not meet the condition** counts as infinitely long in the median.
-- **The last policy** of each seed is evaluated again, with other starts and commands than those
-  that ended its training: means with 95 % intervals.
-- **The figures belong to the named commit.**
+- **The last policy** of each seed is evaluated again, with other starts and commands: means with
+  95 % intervals. Usually it is the policy that met the condition; its iteration is in the table.
+- **The named commit** is the one that was trained.
 """
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 EngineFlag = Literal["auto", "mujoco", "warp"]
 Overrides = Mapping[str, Any]
 """Names of settings, as in flags, with ``_`` or ``-``, and their values."""
+_MAX_ENVS = 1024
 
 
 def make_env(
@@ -194,7 +195,7 @@ def make_evaluator(cfg: EvaluationCfg, task: TaskCfg) -> Evaluator:
     """Environments of `task` in which policies are evaluated, one after another."""
     from simtrain.training.evaluator import Evaluator
 
-    engine, envs = choose_device(cfg.device, cfg.engine), cfg.num_envs or 1024
+    engine, envs = choose_device(cfg.device, cfg.engine), cfg.num_envs or _MAX_ENVS
     with _announced_kernels(engine.name):
         return Evaluator(task, cfg.episodes, engine=engine, max_envs=envs, seed=cfg.seed)
 

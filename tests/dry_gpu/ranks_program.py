@@ -22,8 +22,8 @@ from tape import Tape
 from tiny_training import Console
 
 from simtrain.algorithms.cfg import ActorCfg, CriticCfg, PpoCfg
-from simtrain.benchmark import ranks as benchmark
 from simtrain.benchmark.figures import Case
+from simtrain.benchmark.ranks import Settings, measure_rank
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
 from simtrain.env.env import Env
@@ -83,8 +83,8 @@ def train(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> N
 
 
 def measure(rank: Rank, show: Callable[[object], None], stop: Any, run: Path) -> None:
-    settings = benchmark.Settings(DEVICES, repetitions=1, cuda_graphs=True)
-    benchmark.measure_rank(rank, show, stop, [Case(TASK, "warp", "cpu", 2, 4, 1)], settings)
+    settings = Settings(DEVICES, repetitions=1, cuda_graphs=True)
+    measure_rank(rank, show, stop, [Case(TASK, "warp", "cpu", 2, 4, 1)], settings)
 
 
 def use_tape(kind: type[Tape]) -> None:
@@ -110,7 +110,7 @@ def use_tape(kind: type[Tape]) -> None:
         events.send({name: sum(getattr(tape, name) for tape in tapes) for name in numbers})
         destroy()
 
-    worker.make_trainer = benchmark.make_trainer = make_with_tape
+    worker.make_trainer = make_with_tape
     Rank.all_reduce = reduce_or_note
     dist.destroy_process_group = destroy_and_tell
 

@@ -135,6 +135,12 @@ def home_of(prepared: Prepared, *joints: str) -> list[float]:
     return [float(at_home(prepared.model).joint(name).qpos[0]) for name in joints]
 
 
+def is_good(prepared: Prepared, *rows: str) -> bool:
+    """Whether the check has these rows, and finds nothing wrong in them."""
+    found = {finding.what: finding.is_good for finding in check(prepared)}
+    return all(found[row] for row in rows)
+
+
 def off(prepared: Prepared) -> dict[str, str]:
     """What the check finds wrong, by row."""
     return {finding.what: finding.text for finding in check(prepared) if not finding.is_good}

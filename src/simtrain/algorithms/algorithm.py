@@ -52,8 +52,9 @@ class MiniBatchAlgorithm(ABC):
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers of all networks; not copies."""
-        networks = filter(None, (getattr(self, name) for name in self._saved_networks))
-        return [tensor for network in networks for tensor in network.state_dict().values()]
+        networks = [getattr(self, name) for name in self._saved_networks]
+        states = [network.state_dict() for network in networks if network is not None]
+        return [tensor for state in states for tensor in state.values()]
 
     def hidden_states(self) -> list[Tensor]:
         """State that is kept for this rank's environments, such as hidden states; not copies."""

@@ -15,7 +15,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 
 class Transition(NamedTuple):
-    """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean."""
+    """One step of all environments, ``(num_envs, size)``; `dones` uint8, `time_outs` boolean.
+
+    With a first dimension more, these are the buffers of all steps of a rollout.
+    """
 
     observations: dict[str, Tensor]
     recorded: dict[str, Tensor]  # tensors that the learner records, by its own names

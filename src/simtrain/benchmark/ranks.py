@@ -7,6 +7,8 @@ honest ratios. Several ranks go through each block at the same time, and the slo
 GPU every block ends when the device is done.
 """
 
+from __future__ import annotations
+
 import gc
 import itertools
 import platform
@@ -16,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -24,22 +26,21 @@ from torch import Tensor
 from simtrain.benchmark.figures import LAYERS, Case, Figure, figures_of
 from simtrain.config.tasks import default_config
 from simtrain.config.train import TrainConfig
-from simtrain.env.env import Env
 from simtrain.env.model import check_task
-from simtrain.env.randomness import seed_everything
 from simtrain.errors import ConfigError
 from simtrain.launch import GpuIds
 from simtrain.launch.hosts import HostGpus
 from simtrain.launch.launcher import launch_ranks
-from simtrain.launch.phase_timer import make_timer
 from simtrain.launch.plan import Devices, Job, find_gpus, resolve_devices
 from simtrain.launch.processes import StopSignals
 from simtrain.launch.rank import Rank
 from simtrain.sim import EngineName, choose_engine
 from simtrain.sim.engine import Engine
-from simtrain.training.features import Iteration
-from simtrain.training.loop import Trainer
-from simtrain.training.worker import make_trainer, out_of_memory_as_config_error
+
+if TYPE_CHECKING:
+    from simtrain.env.env import Env
+    from simtrain.training.features import Iteration
+    from simtrain.training.loop import Trainer
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,10 @@ def measure_rank(
     settings: Settings,
 ) -> Measured | None:
     """Measure cases as one rank of a job; None if it was told to stop."""
+    from simtrain.env.randomness import seed_everything
+    from simtrain.launch.phase_timer import make_timer
+    from simtrain.training.worker import make_trainer, out_of_memory_as_config_error
+
     rank.progress.iteration = 1  # all ranks work together, so one that hangs is found
     say = show if rank.is_main else lambda message: None
     figures: list[Figure] = []

@@ -201,7 +201,8 @@ def train_seeds(
 ) -> tuple[SeedResult, ...] | int:
     """Train what is not trained yet, one after the other, as `job` on the task's `model`.
 
-    Returns the results, or the exit code of a training that ended before it was done.
+    Returns the results, or the exit code of a training that ended before it was done. What it does
+    goes to standard output.
 
     Raises:
         ConfigError: there is a run of a seed with other settings.
@@ -217,8 +218,9 @@ def train_seeds(
             commit = f", at commit {result.commit}" if result.commit else ""
             print(f"{title}: trained before, in {result.run}{commit}")
         else:
-            saved = open_run(run) if run is not None and can_resume(run) else None
-            print(f"{title}: {'training' if saved is None else 'going on'}")
+            goes_on = run is not None and can_resume(run)
+            print(f"{title}: {'going on' if goes_on else 'training'}")
+            saved = open_run(run) if run is not None and goes_on else None
             run, code = run_job(config, replace(job, seed=config.seed), model, saved)
             gc.collect()  # its environments are gone before the next ones are made
             result, is_over = read_seed(run, condition, iterations)

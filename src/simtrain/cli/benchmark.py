@@ -131,10 +131,12 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
     threads = flags.cpu_threads or (share_of_cores(max(flags.ranks)),)
     sizes = flags.ranks, flags.num_envs, threads
     cases = all_cases(tasks, flags.engine, devices.kind, *sizes)
-    there = {} if before is None else dict.fromkeys(figure.case for figure in before.figures)
-    if before is not None and there.keys().isdisjoint(cases):
-        text = "has nothing that this benchmark measures; it has"
-        raise ConfigError(f"--compare {flags.compare} {text} {'; '.join(map(str, there))}")
+    if before is not None:
+        measured_before = dict.fromkeys(figure.case for figure in before.figures)
+        if measured_before.keys().isdisjoint(cases):
+            text = "has nothing that this benchmark measures; it has"
+            known = "; ".join(map(str, measured_before))
+            raise ConfigError(f"--compare {flags.compare} {text} {known}")
     settings = Settings(devices, flags.repetitions, flags.cuda_graphs, flags.tf32)
 
     def end(number: Signals) -> NoReturn:
@@ -142,11 +144,13 @@ def _measure_layers(tasks: Sequence[str], flags: BenchmarkFlags) -> int:
 
     stop_signals = StopSignals(
         _GRACE_SECONDS,
-        on_signal=lambda n: print(f"{n.name}: stopping; Ctrl-C again stops at once"),
+        on_signal=lambda n: print(
+            f"{n.name}: stopping; Ctrl-C again stops at once", file=sys.stderr
+        ),
         on_expiry=end,
         on_second_interrupt=lambda: end(Signals.SIGINT),
     )
-    with redirect_stdout(sys.stderr), stop_signals as stop:  # as with --until
+    with redirect_stdout(sys.stderr), stop_signals as stop:  # it has the results alone
         measured = measure_cases(cases, settings, stop)
     if measured is None or stop.received is not None:
         return exit_code(stop.received)

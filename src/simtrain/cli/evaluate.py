@@ -111,7 +111,9 @@ def _print_table(results: list[_Result], cfg: EvaluateFlags, engine: EngineCfg) 
     how = f"seed {cfg.seed}, {engine.name} on {engine.device}; means with 95 % intervals"
     console = table_console()
     console.print(fitted(f"{tasks}: {cfg.episodes} episodes, {how}", console), soft_wrap=True)
-    names = list(dict.fromkeys(name for *_, it in results for name in it.estimates))
+    names = list(
+        dict.fromkeys(name for _, _, evaluation in results for name in evaluation.estimates)
+    )
     rows = []
     for saved, _, evaluation in results:
         checkpoint = "/".join(saved.checkpoint.absolute().parts[-2:])

@@ -250,7 +250,8 @@ class _ClosedLoop:
 def _differences(loop: _ClosedLoop, env: Env, own: _Episodes, about: dict[str, Any]) -> list[str]:
     """Observations and targets of the exported policy that differ from those in its task."""
     steps, episodes, _ = own.first["targets"].shape
-    followed = loop.run(np.arange(episodes), {"condition": {}, "steps": steps}, own.first)
+    states = {name: rows for name, rows in own.first.items() if name.startswith("follow/")}
+    followed = loop.run(np.arange(episodes), {"condition": {}, "steps": steps}, states)
     sentences = []
     if not math.isclose(about["control_period"], env.step_dt, rel_tol=1e-9):
         period = about["control_period"]

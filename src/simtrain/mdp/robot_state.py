@@ -35,7 +35,10 @@ def find_command(env: Env, name: str, kind: type[C]) -> C:
 def computed_once(
     function: Callable[Concatenate[Owner, P], T],
 ) -> Callable[Concatenate[Owner, P], T]:
-    """Compute a function of `Env`, or a method of a term, once for all that give it the same."""
+    """Compute a function of `Env` once for all terms that give it the same arguments.
+
+    It may also be a method of a term that keeps its environment as `_env`.
+    """
 
     @functools.wraps(function)
     def shared(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:

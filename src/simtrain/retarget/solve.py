@@ -150,17 +150,17 @@ def _shift(robot: Humanoid, targets: Targets, center: np.ndarray, fps: float) ->
     At rest, it is to be near the line between the standing soles.
     """
     speed = np.linalg.norm(np.gradient(center[:, :2], 1.0 / fps, axis=0), axis=1)
-    (one, other), lengths = robot.soles, [sole.length for sole in robot.soles.values()]
-    is_first, is_last = targets.stands[one], targets.stands[other]
-    ends = [targets.soles[side][0][:, :2] for side in (one, other)]
-    first = np.where(is_first[:, None], *ends)
-    line = np.where(is_last[:, None], *ends[::-1]) - first
+    left, right = (targets.soles[side][0][:, :2] for side in ("left", "right"))
+    on_left, on_right = targets.stands["left"], targets.stands["right"]
+    first = np.where(on_left[:, None], left, right)
+    line = np.where(on_right[:, None], right, left) - first
     off = center[:, :2] - first
     share = (off * line).sum(axis=1) / np.square(line).sum(axis=1).clip(min=1e-9)
     off -= share.clip(0.0, 1.0)[:, None] * line
-    allowed = _NEAR * np.where(is_first, *lengths)
+    lengths = robot.soles["left"].length, robot.soles["right"].length
+    allowed = _NEAR * np.where(on_left, *lengths)
     part = 1.0 - allowed / np.linalg.norm(off, axis=1).clip(min=1e-9)
-    part = part.clip(min=0.0) * (2.0 - speed / _MOVING).clip(0.0, 1.0) * (is_first | is_last)
+    part = part.clip(min=0.0) * (2.0 - speed / _MOVING).clip(0.0, 1.0) * (on_left | on_right)
     shift = np.pad(-off * part[:, None], ((0, 0), (0, 1)))
     return np.asarray(gaussian_filter1d(shift, _SETTLING * fps, axis=0, mode="nearest"))
 
@@ -203,7 +203,14 @@ def _solve(
     limits: list[mink.Limit] = [reach]
     if pairs:
         geoms = [([a], [b]) for a, b in sorted(pairs)]
-        limits.append(mink.CollisionAvoidanceLimit(model, geoms, 0.85, _APART, _NEARBY))
+        limits.append(
+            mink.CollisionAvoidanceLimit(
+                model,
+                geoms,
+                minimum_distance_from_collisions=_APART,
+                collision_detection_distance=_NEARBY,
+            )
+        )
     qpos = np.zeros((len(targets.base), model.nq))
     for i in range(len(qpos)):
         posture.set_target(start if preferred is None else preferred[i])

@@ -134,22 +134,22 @@ def read_configuration(
     default = default or _default_config(plain["task"], content.get("task_file"))
     own = default.env.model
     does_not_fit = f"it does not fit the task {plain['task']!r} as it is now"
-    with config_errors_of(str(file)), damage_as_config_error(does_not_fit):
-        if "observations" in content:
-            plain = set_leaves(resolved(default), leaves(plain))
-        digest, model = config_digest(plain), Path(plain["env"]["model"])
-        # The run may come from another machine, where the task's folder was elsewhere.
-        if isinstance(own, Path) and not model.exists() and model.name == own.name:
-            plain = {**plain, "env": {**plain["env"], "model": str(own)}}
-        config = overlay(default, plain)
-        check_programs(config, default)
-        config.check()
-        trained, now = content.get("observations"), observed(config)
-        if trained not in (None, now):
-            what = ", ".join(sorted({*trained} ^ {*now})) or "their order"
-            way = f"`uv run train {config.task}` trains another"
-            raise ConfigError(f"the task's observations have changed since ({what}); {way}")
     with config_errors_of(str(file)):
+        with damage_as_config_error(does_not_fit):
+            if "observations" in content:
+                plain = set_leaves(resolved(default), leaves(plain))
+            digest, model = config_digest(plain), Path(plain["env"]["model"])
+            # The run may come from another machine, where the task's folder was elsewhere.
+            if isinstance(own, Path) and not model.exists() and model.name == own.name:
+                plain = {**plain, "env": {**plain["env"], "model": str(own)}}
+            config = overlay(default, plain)
+            check_programs(config, default)
+            config.check()
+            trained, now = content.get("observations"), observed(config)
+            if trained not in (None, now):
+                what = ", ".join(sorted({*trained} ^ {*now})) or "their order"
+                way = f"`uv run train {config.task}` trains another"
+                raise ConfigError(f"the task's observations have changed since ({what}); {way}")
         check_task(config.env)
     return config, digest
 

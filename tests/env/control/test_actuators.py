@@ -29,15 +29,15 @@ def _dc(joints="yaw", **changes):
     return DcMotorActuatorCfg(joints, saturation_effort=STALL, velocity_limit=SPEED, **changes)
 
 
-def _seen(env, actions, before, after=lambda: ()):
+def _seen(env, actions, before, after=None):
     """What is seen before and after every physics step of some control steps. Shape: ``(n, k)``."""
     seen, step = [], env.sim.step
 
     def spy(nstep=1, **more):
         assert nstep == 1
         row = before()
-        step(nstep)  # and refresh forces, too
-        seen.append((*row, *after()))
+        step(nstep, **(more if after is None else {}))  # with `after`, forces are refreshed, too
+        seen.append((*row, *(() if after is None else after())))
 
     env.sim.step = spy
     for action in actions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -100,8 +101,9 @@ def test_every_member_has_metrics_of_every_iteration_with_its_numbers(folder):
     run = folder / "uninterrupted"
     exchanges = read_lineage(run)
     for member in range(3):
+        lines = (run / "members" / str(member) / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["iteration"] for line in lines] == list(range(1, 14))
         columns = read_run(run / "members" / str(member)).columns
-        assert columns["iteration"].tolist() == list(range(1, 14))
         for exchange in exchanges:
             row, then = exchange["iteration"] - 1, exchange["members"][member]
             assert columns["Eval/mean_return"][row] == pytest.approx(then["value"])

@@ -72,7 +72,8 @@ class Actions:
         self._sizes = [term.dim for term in self.terms.values()]
         self.dim = sum(self._sizes)
         servos, initial = _joint_servos(model), np.array(start.ctrl)
-        initial[list(servos)] = _holding(model, start)[list(servos)]
+        if servos:
+            initial[list(servos)] = _holding(model, start)[list(servos)]
         self.initial = torch.tensor(initial, dtype=torch.float32, device=device)
         """``ctrl`` before the first action, which holds the initial state, ``(nu,)``."""
         rest = [i for i in servos if i not in drives]
@@ -345,7 +346,8 @@ def _holding(model: mujoco.MjModel, start: InitialState) -> np.ndarray:
         return start.ctrl
     data = mujoco.MjData(model)
     data.qpos[:] = start.qpos
-    mujoco.mj_fwdPosition(model, data)
+    for stage in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_tendon, mujoco.mj_transmission):
+        stage(model, data)
     lengths: np.ndarray = data.actuator_length
     return lengths
 

@@ -159,7 +159,7 @@ class JointPositionActionCfg(JointActionCfg):
 
     use_default_offset: bool = True
     """Let a zero action hold the initial state: add the ``ctrl`` of the keyframe or, if it is all
-    zero, the initial positions of the joints."""
+    zero, the actuators' lengths in the initial state."""
     reference: str | None = None
     """Name of a command with a motion of the joints, such as `mdp.GaitClock`, which is added to the
     targets."""

@@ -86,10 +86,8 @@ class GaitClock(CommandTerm):
         self._env = env
         self.command = env.buffer("command", (2,), reset=None)
         self._phase = env.buffer("phase", reset=None)
-        self.swing = env.buffer("swing", (len(self.sites),), reset=None)
-        """Progress of each foot in its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
-        self.lift = env.buffer("lift", (len(self.sites),), reset=None)
-        """Relative target height of feet, 0 to 1, sin^2 of their `swing`: ``(num_envs, feet)``."""
+        self._swing = env.buffer("swing", (len(self.sites),), reset=None)
+        self._lift = env.buffer("lift", (len(self.sites),), reset=None)
         self._frequency = env.buffer("frequency", reset=None)
         self._offsets = torch.tensor(self.offsets, device=env.device)
         self._stopping_steps = round(self.stopping_time / env.step_dt)
@@ -114,8 +112,8 @@ class GaitClock(CommandTerm):
         torch.stack((angle.sin(), angle.cos()), dim=1, out=self.command)
         self.command.mul_(runs)
         done = (self._phase.unsqueeze(1) + self._offsets).frac_().sub_(self.stance)
-        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self.swing)
-        torch.mul(self.swing, math.pi, out=self.lift).sin_().square_()
+        torch.mul(done.mul_(1.0 / (1.0 - self.stance)).clamp_(min=0.0), runs, out=self._swing)
+        torch.mul(self._swing, math.pi, out=self._lift).sin_().square_()
 
     def reference(self, joints: Joints) -> Callable[[], Tensor]:
         """See `CommandTerm.reference`."""
@@ -125,16 +123,24 @@ class GaitClock(CommandTerm):
         feet = [_foot_on(env, name, self.sites) if name in bent else 0 for name in joints.names]
         foot = torch.tensor(feet, device=env.device)
         angle = torch.tensor([angles.get(name, 0.0) for name in joints.names], device=env.device)
-        return lambda: self.lift[:, foot].mul_(angle)
+        return lambda: self._lift[:, foot].mul_(angle)
 
     def begin(self) -> None:
         """See `CommandTerm.begin`: at the middle of the frequencies."""
         self._frequency.fill_(sum(self.frequency) / 2.0)
 
+    def swing(self) -> Tensor:
+        """Progress of each foot in its swing, 0 to 1; 0 in stance. ``(num_envs, feet)``."""
+        return self._swing
+
+    def lift(self) -> Tensor:
+        """Relative target height of feet, 0 to 1, sin^2 of their `swing`: ``(num_envs, feet)``."""
+        return self._lift
+
 
 def feet_contact_by_phase(env: Env, sensors: Sensors, gait: str) -> Tensor:
     """Fraction of the feet that touch the ground in stance, or do not in swing: ``(num_envs,)``."""
-    stance = find_command(env, gait, GaitClock).swing == 0.0
+    stance = find_command(env, gait, GaitClock).swing() == 0.0
     return (feet_touch(env, sensors) == stance).mean(dim=1, dtype=torch.float32)
 
 
@@ -146,7 +152,7 @@ def feet_height_by_phase(
     The target of a foot rises as sin^2 to `swing_height`, m, in the middle of its swing, above
     `sole`, m, the height of its site in stance.
     """
-    target = (find_command(env, gait, GaitClock).lift * swing_height).add_(sole)
+    target = (find_command(env, gait, GaitClock).lift() * swing_height).add_(sole)
     return torch.exp((foot_height(env, sites) - target).square().sum(dim=1) / -(std**2))
 
 

@@ -231,6 +231,7 @@ def velocity_task(
             num_mini_batches=by_legs(2, 1),
             desired_kl=by_legs(0.05, 0.03),
             desired_kl_end=0.005,
+            # Rewards are discounted by this fraction for each sqrt(h / g).
             gamma=1.0 - rounded(0.257 * timestep * decimation / period),
             lam=by_legs(0.95, 0.9),
             entropy_coef=by_legs(0.005, 0.001),

@@ -49,9 +49,10 @@ RETRY_SECONDS = 10.0
 """Pause before a failed save is repeated."""
 SECONDS_APART = {"cpu": 0.0, "cuda": 30.0}
 """Minimum time between saves without ``--save-interval``, by device: GPUs have short iterations."""
-_LEARNING_RATES = {"--ppo.learning-rate", "--distillation.learning-rate"}
 LAST_SECONDS = 300.0
 """Time that the end of training waits for other ranks to write the previous state."""
+_LEARNING_RATES = {"--ppo.learning-rate", "--distillation.learning-rate"}
+"""Flags that replace the saved learning rate if they change."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class PeriodicEvaluation(Feature):
         self._context = context
         self._trainer = trainer
         self._interval = context.config.eval_interval
-        self._condition = stop_condition(context.config) or StopCondition(())
+        self._condition = stop_condition(context.config) or StopCondition(())  # that never holds
         self._say = context.console.say
         self._shown: set[str] = set()
         self._evaluator: Evaluator | None = None

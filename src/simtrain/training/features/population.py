@@ -82,7 +82,7 @@ class Population(Feature):
         self._config, self._member = context.config, context.member.number
         self._leaders = context.member.leaders
         self._hyper_parameters = hyper_parameters(self._config)
-        self._condition = stop_condition(self._config) or StopCondition(())
+        self._condition = stop_condition(self._config) or StopCondition(())  # that never holds
         values = values_of(self._config, self._hyper_parameters)
         if self._member > 0:
             rng = np.random.default_rng([self._config.seed, self._member])

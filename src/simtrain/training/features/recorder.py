@@ -42,8 +42,8 @@ class RunRecords:
         """
         self._run, self._say = run, context.console.say
         self._is_changed, self._shows_videos = False, config.logger == "tensorboard"
-        is_on, sizes = self._shows_videos, saved.get("event_sizes")
-        self.metrics = MetricsWriter(run, tensorboard=is_on, after=after, event_sizes=sizes)
+        shows_videos, sizes = self._shows_videos, saved.get("event_sizes")
+        self.metrics = MetricsWriter(run, tensorboard=shows_videos, after=after, event_sizes=sizes)
         settings, devices = resolved(config), list(context.shared.devices)
         try:
             write_config(run / "config.yaml", settings, devices, task_file(config.task))
