@@ -33,7 +33,7 @@ from simtrain.errors import ConfigError
 from simtrain.robots.check import check
 from simtrain.robots.gait import gait
 from simtrain.robots.inspect import inspect
-from simtrain.robots.kinematics import inertias
+from simtrain.robots.kinematics import close_loops, inertias
 from simtrain.robots.prepare import Prepared, prepare
 from simtrain.robots.read import read
 from simtrain.robots.standing import Guided, targets
@@ -256,6 +256,29 @@ def test_feet_point_ahead_although_a_hip_turns_about_two_axes_at_once(tmp_path: 
         assert data.body(foot.body).xmat[3] == pytest.approx(0.0, abs=0.03)  # no yaw
     assert data.joint("ju3").qpos[0] > 0.4
     assert abs(data.joint("ju1").qpos[0]) < 0.05
+
+
+def test_a_hip_that_is_tilted_by_45_degrees_is_where_the_leg_begins(tmp_path: Path) -> None:
+    text = biped()
+    for side, sign in (("u", 1), ("v", -1)):
+        text = after(f'"j{side}1"', text, '"0 1 0"', f'"0 0.7070 {-0.7072 * sign}"')
+    prepared, straight = prepared_of(text, tmp_path, "urdf"), prepared_of(biped(), tmp_path, "urdf")
+    assert prepared.hip_height == pytest.approx(straight.hip_height, abs=0.02)
+    assert abs(gait(prepared).bend["ju1"]) > 0.1
+
+
+def test_knees_tell_where_a_robot_without_shapes_of_feet_looks(tmp_path: Path) -> None:
+    text = re.sub("<collision>.*?</collision>", "", biped())
+    assert robot_of(text, tmp_path, "urdf").heading == 0.0
+    folded = without(text, 'lower="-0.1" upper="2.2"', 'lower="-2.2" upper="0.1"')
+    assert abs(robot_of(folded, tmp_path, "urdf").heading) == pytest.approx(np.pi)
+
+
+def test_a_mesh_without_volume_is_a_shell(tmp_path: Path) -> None:
+    flat = '<asset><mesh name="flat" vertex="0 0 0 1 0 0 0 1 0 1 1 0" face="0 1 2 1 3 2"/></asset>'
+    plate = '<body><geom type="mesh" mesh="flat" contype="0" conaffinity="0" mass="0.01"/></body>'
+    text = after("q0", quadruped(extra=flat), "</body>", f"{plate}</body>")
+    assert is_good(prepared_of(text, tmp_path), "stands", "masses")
 
 
 def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
@@ -564,6 +587,31 @@ def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
         data.joint(name).qpos += angle
     mujoco.mj_kinematics(model, data)
     assert data.site("FL_sole").xpos[2] - height == pytest.approx(figures.swing_height, rel=0.1)
+
+
+def test_loops_close_within_ranges_and_by_bending_springs_little(tmp_path: Path) -> None:
+    foot = '<geom type="sphere" size="0.02" pos="0 0 -0.2" />'
+    tarsus = """<body name="{n}3" pos="0 0 -0.2"><joint name="{n}d" axis="0 1 0" armature="0.05"
+    range="-1 1.6"/><inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
+    <body name="{n}4"><joint name="{n}e" axis="0 1 0" stiffness="500" damping="5"/>
+    <inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
+    <geom type="sphere" size="0.02" pos="0 0 -0.2"/></body></body>"""
+    text, tendons, loops = quadruped(), "", ""
+    for n in "pqrs":
+        text = text.replace(foot, tarsus.format(n=n), 1)
+        joints = {"c": 2, "d": 1, "e": 1}
+        parts = "".join(f'<joint joint="{n}{j}" coef="{coef}"/>' for j, coef in joints.items())
+        tendons += f'<fixed name="{n}">{parts}</fixed>'
+        loops += f'<tendon tendon1="{n}" polycoef="0 0 0 0 0" solref="0.005 1"/>'
+    parts = f"<tendon>{tendons}</tendon><equality>{loops}</equality></mujoco>"
+    prepared = prepared_of(text.replace("</mujoco>", parts), tmp_path)
+    assert prepared.model.opt.jacobian == mujoco.mjtJacobian.mjJAC_DENSE
+    for knee, tarsus_at, spring_at in ((-0.7, 1.4, 0.0), (-1.2, 1.6, 0.8)):
+        data = at_home(prepared.model)
+        data.joint("pc").qpos, data.joint("pd").qpos, data.joint("pe").qpos = knee, 0.0, 0.0
+        assert np.abs(close_loops(data, prepared.robot)).max() < 1e-6
+        assert data.joint("pd").qpos[0] == pytest.approx(tarsus_at, abs=0.01)
+        assert data.joint("pe").qpos[0] == pytest.approx(spring_at, abs=0.01)
 
 
 def test_the_physics_step_is_fine_enough_for_a_robot_that_falls(tmp_path: Path) -> None:

@@ -18,9 +18,14 @@ _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
 _BLOCKED = 0.01
 """Part of a motor's motion that constraints may leave open."""
-_NEWTON_STEPS, _CLOSED = 20, 1e-10
-"""Steps that close loops, at most, and the distance at which they are closed, m or rad: far less
-than a joint moves in the finite differences of inverse kinematics, 1e-8 rad."""
+_LATERAL = 0.75, 0.6
+"""Minimum lateral part of a joint's axis, and that of a tilted one."""
+_LOOP = 10.0
+"""Weight of a violated constraint, of 1 m or rad, relative to a sole's tilt."""
+_NEWTON_STEPS, _STEP, _CLOSED = 20, 0.5, 1e-10
+"""Steps that close loops, at most; the largest of one joint, m or rad; and the distance at which
+they are closed, m or rad: far less than a joint moves in the finite differences of inverse
+kinematics, 1e-8 rad."""
 
 
 def at(model: mujoco.MjModel, qpos: np.ndarray) -> mujoco.MjData:
@@ -85,8 +90,13 @@ def ranges(
 
 
 def pitch_joints(data: mujoco.MjData, leg: Limb) -> list[str]:
-    """The joints of a leg that turn about the lateral axis, from hip to foot."""
-    return [name for name in leg.joints if abs(data.joint(name).xaxis[1]) > 0.75]
+    """The joints of a leg that turn about the lateral axis, from hip to foot.
+
+    A hip may be tilted: joints that do so less clearly count if fewer than three are found.
+    """
+    lateral = {name: abs(data.joint(name).xaxis[1]) for name in leg.joints}
+    clear, tilted = ([n for n, part in lateral.items() if part > least] for least in _LATERAL)
+    return clear if len(clear) > 2 else tilted
 
 
 def down_to(data: mujoco.MjData, leg: Limb, number: int) -> tuple[str, ...]:
@@ -127,10 +137,11 @@ def move_foot(
     def residuals(q: np.ndarray) -> np.ndarray:
         data.qpos[places] = q
         mujoco.mj_kinematics(model, data)
-        close_loops(data, robot)
+        apart = close_loops(data, robot)
         frame = site.xmat.reshape(3, 3) * bool(foot.length)
         turned = (*frame[:2, 2], _YAW * (frame[0] @ lateral))
-        return np.concatenate(((site.xpos - target) / scale, turned, stay * (q - guess)))
+        away = (site.xpos - target) / scale
+        return np.concatenate((away, turned, _LOOP * apart, stay * (q - guess)))
 
     begin = np.clip(guess, low + 1e-3, np.maximum(high - 1e-3, low + 2e-3))
     solution = least_squares(residuals, begin, bounds=(low, np.maximum(high, low + 3e-3)))
@@ -138,26 +149,36 @@ def move_foot(
     return float(solution.cost)
 
 
-def close_loops(data: mujoco.MjData, robot: Robot) -> None:
+def close_loops(data: mujoco.MjData, robot: Robot) -> np.ndarray:
     """Move joints so that equality constraints hold, in place, by Newton steps of minimum norm.
 
-    The base and the driven joints of legs and trunk stay.
+    The base and the driven joints of legs and trunk stay, joints stay within their ranges, and
+    springs bend little. What is left of the violations, m or rad, ``(n,)``.
     """
     if not (model := data.model).neq:
-        return
-    dofs = _loose(model, [model.joint(name).id for name in robot.leg_joints])
+        return np.zeros(0)
+    movable = _loose(model, [model.joint(name).id for name in robot.leg_joints])
     is_hinge = model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
     limited = np.flatnonzero(model.jnt_limited & is_hinge)
-    places, (low, high) = model.jnt_qposadr[limited], model.jnt_range[limited].T
-    step = np.zeros(model.nv)
+    places, dofs = model.jnt_qposadr[limited], model.jnt_dofadr[limited]
+    low, high = model.jnt_range[limited].T
+    stiffness = model.jnt_stiffness[model.dof_jntid]
     for _ in range(_NEWTON_STEPS):
         apart, slopes = _equalities(data)
         if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
-        step[dofs] = -np.linalg.pinv(slopes[:, dofs], rcond=1e-3) @ apart
-        mujoco.mj_integratePos(model, data.qpos, step, 1.0)
+        at, ease = data.qpos[places], movable / (1.0 + stiffness)
+        while True:
+            step = -ease * (np.linalg.pinv(slopes * ease, rcond=1e-3) @ apart)
+            outward = ((at <= low) & (step[dofs] < 0.0)) | ((at >= high) & (step[dofs] > 0.0))
+            if not outward.any():
+                break
+            ease[dofs[outward]] = 0.0
+        part = _STEP / max(float(np.abs(step).max()), _STEP)
+        mujoco.mj_integratePos(model, data.qpos, step, part)
         data.qpos[places] = np.clip(data.qpos[places], low, high)
     mujoco.mj_kinematics(model, data)
+    return apart
 
 
 def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:

@@ -128,7 +128,7 @@ def prepare(source: Source, *, feet: Sequence[str] = (), end: str | None = None)
         home, height, rate = bent_arm(model, robot), 0.0, 0.0
         bound = robot.mass * 9.81 * max(float(at(model, home).xanchor[:, 2].max()), 0.1)
     robot = add_servos(spec, robot, bound, notes, home, rate)
-    _choose_solver(spec.option)
+    _choose_solver(spec)
     touching = _leave_contacts(spec, home)
     home, ctrl = _at_rest(spec, robot, home)
     if robot.stance == 2:
@@ -149,7 +149,10 @@ def swing_rate(robot: Robot, hip_height: float) -> float:
     return 2.0 * np.pi * _SWING[robot.stance] * step_rate(robot, hip_height)
 
 
-def _choose_solver(option: mujoco.MjOption) -> None:
+def _choose_solver(spec: mujoco.MjSpec) -> None:
+    option = spec.option
+    if spec.equalities:  # with the sparse one, MuJoCo 4.0's Newton solver can diverge on loops
+        option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     option.solver, option.cone = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtCone.mjCONE_PYRAMIDAL
     # The solver does not converge in so few iterations with a larger ratio.

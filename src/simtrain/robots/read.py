@@ -83,7 +83,7 @@ def _read(path: Path, base: str | None) -> Source:
         _find_files(source, path)
         _mend_points(source)
         _mend_inertias(source, is_urdf=path.suffix.lower() == ".urdf")
-        _check_size(spec.compile(), path)
+        _check_size(_compile(source), path)
         named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
         for name in sorted(named - {material.name for material in spec.materials}):
             spec.add_material(name=name)
@@ -127,6 +127,20 @@ def refused(what: str) -> Iterator[None]:
         advice = "; rename one" if "repeated name" in text else ""
         advice = "; the file is not XML, or its end is missing" if "XML parse" in text else advice
         raise ConfigError(f"{what}: {text}{advice}") from error
+
+
+def _compile(source: Source) -> mujoco.MjModel:
+    """The model, with meshes that enclose no volume as shells, in place."""
+    thin = [mesh.name for mesh in source.spec.meshes]
+    while True:
+        try:
+            return source.spec.compile()
+        except ValueError as error:
+            found = re.search(r"mesh volume is too small: (\S+)", str(error))
+            if found is None or found[1] not in thin:
+                raise
+            thin.remove(found[1])  # once for each
+            source.spec.mesh(found[1]).inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
 
 
 def _check_size(model: mujoco.MjModel, path: Path) -> None:

@@ -189,6 +189,8 @@ class Tree:
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
         """The forward direction: most axes of legs are lateral, and soles are longer in front.
 
+        On two legs without shapes of feet, it is that in which knees bend.
+
         On more than four legs, whose axes lie around the base, it is that with no leg ahead.
         """
         axes = [self.data.joint(n).xaxis @ self.rotation for leg in legs for n in leg.joints]
@@ -205,9 +207,22 @@ class Tree:
                 foot, ankle = self.data.body(sole.body), self.data.joint(leg.joints[-1]).xanchor
                 away = foot.xpos + foot.xmat.reshape(3, 3) @ sole.center - ankle
                 ahead.append(float((self.rotation @ forward) @ away))
+            elif not sole.geoms and len(legs) == 2:
+                ahead.append(self.scale * self._bends(leg, np.array([-forward[1], forward[0], 0])))
         if ahead and np.mean(ahead) < -0.02 * self.scale:
             forward = -forward
         return float(np.arctan2(forward[1], forward[0]))
+
+    def _bends(self, leg: Limb, left: np.ndarray) -> float:
+        """The middle of a knee's range, rad; positive if the shank folds back, as a person's.
+
+        0 without hip, knee and ankle about `left`, in the frame of the base.
+        """
+        turns = {n: float(self.data.joint(n).xaxis @ self.rotation @ left) for n in leg.joints}
+        lateral = [name for name, turn in turns.items() if abs(turn) > 0.75]
+        if len(lateral) < 3:
+            return 0.0
+        return turns[lateral[1]] * float(np.mean(self.model.joint(lateral[1]).range))
 
     def foot(self, name: str, end: str) -> Foot:
         """The foot of the leg that ends in the body `end`."""
