@@ -270,15 +270,19 @@ def test_a_hip_that_is_tilted_by_45_degrees_is_where_the_leg_begins(tmp_path: Pa
 def test_knees_tell_where_a_robot_without_shapes_of_feet_looks(tmp_path: Path) -> None:
     text = re.sub("<collision>.*?</collision>", "", biped())
     assert robot_of(text, tmp_path, "urdf").heading == 0.0
-    folded = without(text, 'lower="-0.1" upper="2.2"', 'lower="-2.2" upper="0.1"')
-    assert abs(robot_of(folded, tmp_path, "urdf").heading) == pytest.approx(np.pi)
+    for low, high, heading in ((-2.2, 0.1, np.pi), (-1.6, 1.5, 0.0)):
+        knee = without(text, 'lower="-0.1" upper="2.2"', f'lower="{low}" upper="{high}"')
+        assert abs(robot_of(knee, tmp_path, "urdf").heading) == pytest.approx(heading)
 
 
-def test_a_mesh_without_volume_is_a_shell(tmp_path: Path) -> None:
-    flat = '<asset><mesh name="flat" vertex="0 0 0 1 0 0 0 1 0 1 1 0" face="0 1 2 1 3 2"/></asset>'
-    plate = '<body><geom type="mesh" mesh="flat" contype="0" conaffinity="0" mass="0.01"/></body>'
+def test_a_mesh_without_volume_has_no_mass(tmp_path: Path) -> None:
+    flat = '<asset><mesh name="a b" vertex="0 0 0 1 0 0 0 1 0 1 1 0" face="0 1 2 1 3 2"/></asset>'
+    plate = '<body><geom type="mesh" mesh="a b" contype="0" conaffinity="0"/></body>'
     text = after("q0", quadruped(extra=flat), "</body>", f"{plate}</body>")
-    assert is_good(prepared_of(text, tmp_path), "stands", "masses")
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.mass == pytest.approx(16.4, abs=0.01)
+    assert any("a b has no volume" in note for note in prepared.notes)
+    assert is_good(prepared, "stands", "masses")
 
 
 def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
@@ -289,13 +293,22 @@ def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
     <body name="{n}2" pos="0.08 0 0"><joint name="{n}c" axis="0 1 0" range="-1.5 1.5"/>
     <geom type="capsule" size="0.01" fromto="0 0 0 0.01 0 -0.15" mass="0.1"/>
     </body></body></body>"""
-    places = [(x, y, y / 0.06 * (90 - 450 * x)) for y in (0.06, -0.06) for x in (0.1, 0.0, -0.1)]
+    ahead = (0.1, 0.0, -0.1)
+    places = [(x, y, y / 0.06 * np.radians(90 - 450 * x)) for y in (0.06, -0.06) for x in ahead]
     legs = [leg.format(n=n, x=x, y=y, yaw=a) for n, (x, y, a) in zip("abcdef", places, strict=True)]
-    text = f"""<mujoco><worldbody><body name="body"><freejoint/>
+    text = f"""<mujoco><compiler angle="radian"/><worldbody><body name="body"><freejoint/>
     <geom type="box" size="0.12 0.06 0.02" mass="1"/>{"".join(legs)}</body></worldbody></mujoco>"""
     robot = robot_of(text, tmp_path)
     assert robot.heading == 0.0
     assert [robot.partners[f"{n}b"] for n in "abc"] == ["db", "eb", "fb"]
+    motors = "".join(f'<motor joint="{n}{j}" gear="2"/>' for n in "abcdef" for j in "abc")
+    text = without(text, "</worldbody>", f"</worldbody><actuator>{motors}</actuator>")
+    prepared = prepared_of(
+        without(text, "<mujoco>", '<mujoco><compiler angle="radian"/>'), tmp_path
+    )
+    data = at_home(prepared.model)
+    soles = [data.site(f"{foot.name}_sole").xpos[2] for foot in prepared.robot.feet]
+    assert max(soles) - min(soles) < 0.002
 
 
 def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> None:
@@ -589,23 +602,25 @@ def test_a_leg_whose_linkage_moves_the_foot_can_bend(tmp_path: Path) -> None:
     assert data.site("FL_sole").xpos[2] - height == pytest.approx(figures.swing_height, rel=0.1)
 
 
-def test_loops_close_within_ranges_and_by_bending_springs_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stiffness", [50, 1500])
+def test_loops_close_within_ranges_and_by_bending_springs_little(
+    stiffness: int, tmp_path: Path
+) -> None:
     foot = '<geom type="sphere" size="0.02" pos="0 0 -0.2" />'
     tarsus = """<body name="{n}3" pos="0 0 -0.2"><joint name="{n}d" axis="0 1 0" armature="0.05"
     range="-1 1.6"/><inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
-    <body name="{n}4"><joint name="{n}e" axis="0 1 0" stiffness="500" damping="5"/>
+    <body name="{n}4"><joint name="{n}e" axis="0 1 0" stiffness="{k}" damping="5"/>
     <inertial mass="0.1" pos="0 0 -0.1" diaginertia="1e-4 1e-4 1e-4"/>
     <geom type="sphere" size="0.02" pos="0 0 -0.2"/></body></body>"""
     text, tendons, loops = quadruped(), "", ""
     for n in "pqrs":
-        text = text.replace(foot, tarsus.format(n=n), 1)
+        text = text.replace(foot, tarsus.format(n=n, k=stiffness), 1)
         joints = {"c": 2, "d": 1, "e": 1}
         parts = "".join(f'<joint joint="{n}{j}" coef="{coef}"/>' for j, coef in joints.items())
         tendons += f'<fixed name="{n}">{parts}</fixed>'
         loops += f'<tendon tendon1="{n}" polycoef="0 0 0 0 0" solref="0.005 1"/>'
     parts = f"<tendon>{tendons}</tendon><equality>{loops}</equality></mujoco>"
     prepared = prepared_of(text.replace("</mujoco>", parts), tmp_path)
-    assert prepared.model.opt.jacobian == mujoco.mjtJacobian.mjJAC_DENSE
     for knee, tarsus_at, spring_at in ((-0.7, 1.4, 0.0), (-1.2, 1.6, 0.8)):
         data = at_home(prepared.model)
         data.joint("pc").qpos, data.joint("pd").qpos, data.joint("pe").qpos = knee, 0.0, 0.0

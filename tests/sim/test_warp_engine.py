@@ -45,6 +45,13 @@ def test_unsupported_features_are_named_before_anything_is_built(change, names) 
         check_model(compile_xml(MIXED.replace(*change, 1)))  # type: ignore[call-arg]
 
 
+def test_a_dense_jacobian_too_large_for_warp_is_sparse() -> None:
+    link = '<body pos="0.1 0 0"><joint axis="0 1 0"/><geom size="0.01" mass="0.1"/>'
+    chain = f"{link * 61}{'</body>' * 61}"
+    option = '<option jacobian="dense" gravity="0 0 0"/>'
+    check_model(compile_xml(f"<mujoco>{option}<worldbody>{chain}</worldbody></mujoco>"))
+
+
 def test_fields_that_mujoco_warp_does_not_have_are_refused_with_near_misses() -> None:
     engine = WarpEngine(WARP, compile_xml(MIXED), 2)
     with pytest.raises(ValueError, match=r"no MjData field 'xiquat' .*'xquat'"):

@@ -18,8 +18,11 @@ _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
 _BLOCKED = 0.01
 """Part of a motor's motion that constraints may leave open."""
-_LATERAL = 0.75, 0.6
-"""Minimum lateral part of a joint's axis, and that of a tilted one."""
+_LATERAL, _TILTED, _LINK = 0.75, 0.6, 0.5
+"""Minimum lateral part of a joint's axis; that of a tilted hip, and its distance from the next one,
+by the length of the link that follows."""
+_SPRING = 30.0
+"""How much less springs bend than other joints turn where linkages close."""
 _LOOP = 10.0
 """Weight of a violated constraint, of 1 m or rad, relative to a sole's tilt."""
 _NEWTON_STEPS, _STEP, _CLOSED = 20, 0.5, 1e-10
@@ -92,11 +95,20 @@ def ranges(
 def pitch_joints(data: mujoco.MjData, leg: Limb) -> list[str]:
     """The joints of a leg that turn about the lateral axis, from hip to foot.
 
-    A hip may be tilted: joints that do so less clearly count if fewer than three are found.
+    A joint that is tilted is the hip if it is above the others by a link, as a thigh is.
     """
     lateral = {name: abs(data.joint(name).xaxis[1]) for name in leg.joints}
-    clear, tilted = ([n for n, part in lateral.items() if part > least] for least in _LATERAL)
-    return clear if len(clear) > 2 else tilted
+    clear = [name for name, part in lateral.items() if part > _LATERAL]
+    if len(clear) < 2:
+        return clear
+    first, second = (data.joint(name).xanchor for name in clear[:2])
+    link = _LINK * float(np.linalg.norm(second - first))
+    hips = [
+        name
+        for name in leg.joints[: leg.joints.index(clear[0])]
+        if lateral[name] > _TILTED and np.linalg.norm(data.joint(name).xanchor - first) > link
+    ]
+    return hips[:1] + clear
 
 
 def down_to(data: mujoco.MjData, leg: Limb, number: int) -> tuple[str, ...]:
@@ -152,22 +164,22 @@ def move_foot(
 def close_loops(data: mujoco.MjData, robot: Robot) -> np.ndarray:
     """Move joints so that equality constraints hold, in place, by Newton steps of minimum norm.
 
-    The base and the driven joints of legs and trunk stay, joints stay within their ranges, and
-    springs bend little. What is left of the violations, m or rad, ``(n,)``.
+    The base and the driven joints of legs and trunk stay, the others stay within their ranges, and
+    springs bend less than other joints turn. What is left of the violations, m or rad, ``(n,)``.
     """
     if not (model := data.model).neq:
         return np.zeros(0)
     movable = _loose(model, [model.joint(name).id for name in robot.leg_joints])
     is_hinge = model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
-    limited = np.flatnonzero(model.jnt_limited & is_hinge)
+    limited = np.flatnonzero(model.jnt_limited & is_hinge & movable[model.jnt_dofadr])
     places, dofs = model.jnt_qposadr[limited], model.jnt_dofadr[limited]
     low, high = model.jnt_range[limited].T
-    stiffness = model.jnt_stiffness[model.dof_jntid]
+    turns = movable / np.where(model.jnt_stiffness[model.dof_jntid] > 0.0, _SPRING, 1.0)
     for _ in range(_NEWTON_STEPS):
         apart, slopes = _equalities(data)
         if not np.abs(apart).max(initial=0.0) > _CLOSED:
             break
-        at, ease = data.qpos[places], movable / (1.0 + stiffness)
+        at, ease = data.qpos[places], turns.copy()
         while True:
             step = -ease * (np.linalg.pinv(slopes * ease, rcond=1e-3) @ apart)
             outward = ((at <= low) & (step[dofs] < 0.0)) | ((at >= high) & (step[dofs] > 0.0))
@@ -177,8 +189,7 @@ def close_loops(data: mujoco.MjData, robot: Robot) -> np.ndarray:
         part = _STEP / max(float(np.abs(step).max()), _STEP)
         mujoco.mj_integratePos(model, data.qpos, step, part)
         data.qpos[places] = np.clip(data.qpos[places], low, high)
-    mujoco.mj_kinematics(model, data)
-    return apart
+    return _equalities(data)[0]
 
 
 def hang_arms(model: mujoco.MjModel, robot: Robot, home: np.ndarray) -> np.ndarray:

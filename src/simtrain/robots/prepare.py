@@ -56,6 +56,9 @@ _STEP_FREQUENCY = {2: 0.445, 4: 0.535}
 """Step frequency of a foot, as a multiple of sqrt(g / h), for two legs and for more."""
 _SWING = {2: 1.7, 4: 1.87}
 """Minimum natural frequency of a leg on its servo, as a multiple of the step frequency."""
+_SPARSE = 60
+"""Degrees of freedom from which MuJoCo's Jacobian is sparse by default. With it, the Newton solver
+of MuJoCo 4.0 can diverge on loops."""
 _SHORTEST, _SLENDER, _THICKEST = 0.03, 0.1, 0.035
 """Minimum length of a bone, m; its radius as a fraction of its length, and at most, m."""
 
@@ -151,7 +154,7 @@ def swing_rate(robot: Robot, hip_height: float) -> float:
 
 def _choose_solver(spec: mujoco.MjSpec) -> None:
     option = spec.option
-    if spec.equalities:  # with the sparse one, MuJoCo 4.0's Newton solver can diverge on loops
+    if spec.equalities and compiled(spec).nv >= _SPARSE:
         option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     option.solver, option.cone = mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtCone.mjCONE_PYRAMIDAL

@@ -130,17 +130,20 @@ def refused(what: str) -> Iterator[None]:
 
 
 def _compile(source: Source) -> mujoco.MjModel:
-    """The model, with meshes that enclose no volume as shells, in place."""
-    thin = [mesh.name for mesh in source.spec.meshes]
+    """The model, with meshes that enclose no volume as shells without mass, in place."""
+    meshes = {mesh.name: mesh for mesh in source.spec.meshes}
     while True:
         try:
             return source.spec.compile()
         except ValueError as error:
-            found = re.search(r"mesh volume is too small: (\S+)", str(error))
-            if found is None or found[1] not in thin:
+            found = re.search(r"mesh volume is too small: (.+?) \. Try", str(error))
+            if found is None or found[1] not in meshes:
                 raise
-            thin.remove(found[1])  # once for each
-            source.spec.mesh(found[1]).inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
+        meshes.pop(found[1]).inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # once for each
+        for geom in source.spec.geoms:
+            if geom.meshname == found[1] and np.isnan(geom.mass):
+                geom.mass = 0.0
+        source.notes.append(f"the mesh {found[1]} has no volume, so it has no mass")
 
 
 def _check_size(model: mujoco.MjModel, path: Path) -> None:

@@ -214,15 +214,17 @@ class Tree:
         return float(np.arctan2(forward[1], forward[0]))
 
     def _bends(self, leg: Limb, left: np.ndarray) -> float:
-        """The middle of a knee's range, rad; positive if the shank folds back, as a person's.
+        """1 if a shank folds back from a straight leg at 0, as a person's; -1 if it folds ahead.
 
-        0 without hip, knee and ankle about `left`, in the frame of the base.
+        0 if its knee does both, or without hip, knee and ankle about `left`, in the base's frame.
         """
         turns = {n: float(self.data.joint(n).xaxis @ self.rotation @ left) for n in leg.joints}
         lateral = [name for name, turn in turns.items() if abs(turn) > 0.75]
-        if len(lateral) < 3:
+        if len(lateral) < 3 or not self.model.joint(lateral[1]).limited[0]:
             return 0.0
-        return turns[lateral[1]] * float(np.mean(self.model.joint(lateral[1]).range))
+        low, high = self.model.joint(lateral[1]).range
+        is_one_sided = abs(low + high) > 0.5 * (high - low)
+        return float(np.sign(turns[lateral[1]] * (low + high))) if is_one_sided else 0.0
 
     def foot(self, name: str, end: str) -> Foot:
         """The foot of the leg that ends in the body `end`."""

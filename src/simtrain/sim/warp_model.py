@@ -60,7 +60,11 @@ def check_model(model: mujoco.MjModel) -> None:
 
 
 def put_model(model: mujoco.MjModel) -> mjw.Model:
-    """The model on Warp's current device; `ConfigError` if the engine cannot simulate it."""
+    """The model on Warp's current device; `ConfigError` if the engine cannot simulate it.
+
+    A dense Jacobian of more than 60 degrees of freedom, which Warp does not have, becomes sparse in
+    place.
+    """
     # A delayed sensor is recorded whenever it is computed, also by a `forward` of others.
     delayed = np.any(model.sensor_delay) or np.any(model.sensor_interval)
     unsupported = {
@@ -71,6 +75,8 @@ def put_model(model: mujoco.MjModel) -> mjw.Model:
     way = "use --engine mujoco, or change the model"
     if features := [name for name, is_used in unsupported.items() if is_used]:
         raise ConfigError(f"the warp engine does not support {features[0]}: {way}")
+    if model.nv > 60 and model.opt.jacobian == mujoco.mjtJacobian.mjJAC_DENSE:
+        model.opt.jacobian = mujoco.mjtJacobian.mjJAC_AUTO
     try:
         warp_model = mjw.put_model(model)
     except (NotImplementedError, ValueError) as error:
