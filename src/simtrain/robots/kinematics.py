@@ -10,7 +10,7 @@ from scipy.optimize import least_squares, minimize
 
 from simtrain.env.control.transmission import joint_actuators
 from simtrain.robots.inspect import Robot
-from simtrain.robots.tree import Foot, Limb
+from simtrain.robots.tree import LATERAL, Foot, Limb
 
 _YAW = 0.1
 """Weight of a sole's yaw, relative to its tilt."""
@@ -18,9 +18,9 @@ _APART = 0.9
 """Fraction of the way to where they hang by which stretched-out arms are lowered."""
 _BLOCKED = 0.01
 """Part of a motor's motion that constraints may leave open."""
-_LATERAL, _TILTED, _LINK = 0.75, 0.6, 0.5
-"""Minimum lateral part of a joint's axis; that of a tilted hip, and its distance from the next one,
-by the length of the link that follows."""
+_TILTED, _LINK = 0.6, 0.5
+"""Minimum lateral part of the axis of a tilted hip, and its distance from the next joint, by the
+length of the link that follows."""
 _SPRING = 30.0
 """How much less springs bend than other joints turn where linkages close."""
 _LOOP = 10.0
@@ -98,7 +98,7 @@ def pitch_joints(data: mujoco.MjData, leg: Limb) -> list[str]:
     A joint that is tilted is the hip if it is above the others by a link, as a thigh is.
     """
     lateral = {name: abs(data.joint(name).xaxis[1]) for name in leg.joints}
-    clear = [name for name, part in lateral.items() if part > _LATERAL]
+    clear = [name for name, part in lateral.items() if part > LATERAL]
     if len(clear) < 2:
         return clear
     first, second = (data.joint(name).xanchor for name in clear[:2])

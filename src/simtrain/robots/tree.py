@@ -17,6 +17,8 @@ _ROUND = [int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)]
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 _CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 _SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
+LATERAL = 0.75
+"""Minimum lateral part of the axis of a hip, a knee or an ankle."""
 _WILD = 1e3
 """A position in a keyframe that no robot has, m or rad."""
 _LOW = 0.12
@@ -219,7 +221,7 @@ class Tree:
         0 if its knee does both, or without hip, knee and ankle about `left`, in the base's frame.
         """
         turns = {n: float(self.data.joint(n).xaxis @ self.rotation @ left) for n in leg.joints}
-        lateral = [name for name, turn in turns.items() if abs(turn) > 0.75]
+        lateral = [name for name, turn in turns.items() if abs(turn) > LATERAL]
         if len(lateral) < 3 or not self.model.joint(lateral[1]).limited[0]:
             return 0.0
         low, high = self.model.joint(lateral[1]).range
