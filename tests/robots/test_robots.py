@@ -487,6 +487,14 @@ def test_a_short_name_of_a_side_does_not_catch_the_names_of_the_feet(tmp_path: P
     assert next(iter(sides)) == "left_(.*)"  # the first that fits counts
 
 
+def test_names_of_sides_are_whole_words(tmp_path: Path) -> None:
+    text = re.sub('"ju([0-9])', r'"left-joint-\1', biped())
+    sides = gait(
+        prepared_of(re.sub('"jv([0-9])', r'"right-joint-\1', text), tmp_path, "urdf")
+    ).mirror
+    assert sides == {"left-(.*)": "right-(.*)", "left_(.*)": "right_(.*)"}
+
+
 def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS.replace('gear="20"', 'gear="8"')), tmp_path)
     model, rate = prepared.model, 2.0 * np.pi * gait(prepared).frequency
@@ -620,7 +628,13 @@ def test_loops_close_within_ranges_and_by_bending_springs_little(
         tendons += f'<fixed name="{n}">{parts}</fixed>'
         loops += f'<tendon tendon1="{n}" polycoef="0 0 0 0 0" solref="0.005 1"/>'
     parts = f"<tendon>{tendons}</tendon><equality>{loops}</equality></mujoco>"
+    text = text.replace('mass="0.1"', 'mass="0.4"', 1)  # of the left front alone
     prepared = prepared_of(text.replace("</mujoco>", parts), tmp_path)
+    for left, right, sign in (("pa", "qa", -1.0), ("pb", "qb", 1.0), ("rc", "sc", 1.0)):
+        angle, image = home_of(prepared, left, right)
+        assert angle == pytest.approx(sign * image, abs=1e-6)
+        target, image = (prepared.ctrl[prepared.model.actuator(n).id] for n in (left, right))
+        assert target == pytest.approx(sign * image, abs=1e-6)
     for knee, tarsus_at, spring_at in ((-0.7, 1.4, 0.0), (-1.2, 1.6, 0.8)):
         data = at_home(prepared.model)
         data.joint("pc").qpos, data.joint("pd").qpos, data.joint("pe").qpos = knee, 0.0, 0.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
-from robots.models import prepared_of, quadruped, without
+from robots.models import JOINTS, prepared_of, quadruped, without
 
 from simtrain.errors import ConfigError
 from simtrain.robots.prepare import prepare
@@ -50,6 +51,23 @@ def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
         write(prepared, "dog", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
+
+
+@pytest.mark.parametrize("high", [2.5, 2.6])
+def test_only_the_task_of_a_symmetric_robot_mirrors_samples(
+    high: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servos = "".join(
+        f'<position joint="{joint}" kp="80" kv="2" forcerange="-50 50" '
+        f'ctrlrange="-2.5 {high if joint == "qb" else 2.5}"/>'
+        for joint in JOINTS
+    )
+    prepared = prepared_of(quadruped(actuators=f"<actuator>{servos}</actuator>"), tmp_path)
+    write(prepared, "dog", tmp_path)
+    is_alike = high == 2.5
+    assert ("symmetry=Mirror(" in (tmp_path / "tasks/dog/velocity.py").read_text()) == is_alike
+    warning = "does not mirror samples: .*ctrlrange.* not symmetric: those of 'pb'"
+    assert bool(re.search(warning, capsys.readouterr().err)) != is_alike
 
 
 def test_names_may_be_long(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from os.path import commonprefix
 
@@ -152,7 +153,7 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
         if one == other or other in patterns:
             continue
         before, a, b, after = _difference(one, other)
-        rest = "_(.*)" if after.startswith("_") else "(.*)" if after else ""
+        rest = f"{after[0] if after[0] in '_-' else ''}(.*)" if after else ""
         left, right = f"{before}{a}{rest}", f"{before}{b}{rest}"
         if right not in patterns:
             patterns[left] = right
@@ -161,12 +162,16 @@ def mirror_patterns(robot: Robot) -> dict[str, str] | None:
 
 
 def _difference(one: str, other: str) -> tuple[str, str, str, str]:
-    """The common start, the different parts and the common end of two names, by words."""
-    before = commonprefix((one, other))  # noqa: RUF071 - of names, not of paths
-    backward = [name[len(before) :][::-1] for name in (one, other)]
-    after = commonprefix(backward)[::-1]  # noqa: RUF071
-    if "_" in before or "_" in after:
-        before = "".join(before.rpartition("_")[:2])
-        after = "".join(after.partition("_")[1:])
-    a, b = (name[len(before) :].removesuffix(after) for name in (one, other))
-    return before, a, b, after
+    """The common start, the different parts and the common end of two names, by words.
+
+    By letters if they have no word in common.
+    """
+    for pattern in ("([_-])", "(.)"):
+        words = [re.split(pattern, name) for name in (one, other)]
+        before = commonprefix(words)  # noqa: RUF071 - of names, not of paths
+        backward = [parts[len(before) :][::-1] for parts in words]
+        after = commonprefix(backward)[::-1]  # noqa: RUF071
+        if before or after:
+            break
+    a, b = ("".join(parts[len(after) :][::-1]) for parts in backward)
+    return "".join(before), a, b, "".join(after)

@@ -186,7 +186,9 @@ def _at_rest(spec: mujoco.MjSpec, robot: Robot, home: np.ndarray) -> tuple[np.nd
     model.opt.timestep = spec.option.timestep = stable_step(model, home)
     home, torques = equilibrium(model, home)
     ctrl = targets(model, home, symmetric(model, robot, torques, model.jnt_dofadr))
-    return settled(model, home, ctrl) if any(leg.beside for leg in robot.legs) else (home, ctrl)
+    if any(leg.beside for leg in robot.legs):
+        home, ctrl = settled(model, robot, home, ctrl)
+    return home, ctrl
 
 
 def _check_angles(spec: mujoco.MjSpec, robot: Robot) -> None:

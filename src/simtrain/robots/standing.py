@@ -13,7 +13,15 @@ from scipy.optimize import brentq
 from simtrain.env.control.transmission import actuators_on, joint_actuators
 from simtrain.errors import ConfigError
 from simtrain.robots.inspect import Robot, first_servo
-from simtrain.robots.kinematics import at, down_to, inertias, posed, transmitted
+from simtrain.robots.kinematics import (
+    at,
+    close_loops,
+    down_to,
+    inertias,
+    posed,
+    symmetric,
+    transmitted,
+)
 from simtrain.robots.read import compiled
 from simtrain.robots.tree import Tree
 
@@ -114,11 +122,12 @@ def equilibrium(model: mujoco.MjModel, home: np.ndarray) -> tuple[np.ndarray, np
 
 
 def settled(
-    model: mujoco.MjModel, home: np.ndarray, ctrl: np.ndarray
+    model: mujoco.MjModel, robot: Robot, home: np.ndarray, ctrl: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where linkages and springs come to rest while driven joints stay at `home`, and targets.
 
-    By simulation, which corrects `ctrl` until the driven joints are at home: `(nq,)`, `(nu,)`.
+    By simulation, which corrects `ctrl` until the driven joints are at home: `(nq,)`, `(nu,)`. Feet
+    that stick to the ground hold the legs apart; both sides get the mean.
     """
     guided, ctrl = Guided(model, home), ctrl.copy()
     actuators, joints = joint_actuators(model)
@@ -129,7 +138,12 @@ def settled(
         ctrl[actuators] += home[places] - guided.data.qpos[places]
     if not np.isfinite(guided.data.qpos).all():
         raise ConfigError("its linkages are not stable at rest; remove those of light parts")
-    return guided.data.qpos.copy(), ctrl
+    of_joints = np.zeros(model.njnt)
+    of_joints[joints] = ctrl[actuators]
+    ctrl[actuators] = symmetric(model, robot, of_joints, np.arange(model.njnt))[joints]
+    data = at(model, symmetric(model, robot, guided.data.qpos, model.jnt_qposadr))
+    close_loops(data, robot)
+    return data.qpos.copy(), ctrl
 
 
 def targets(

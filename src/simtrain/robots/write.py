@@ -7,10 +7,12 @@ import filecmp
 import functools
 import json
 import re
+import runpy
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from textwrap import fill, indent
@@ -26,6 +28,7 @@ from simtrain.robots.picture import picture
 from simtrain.robots.prepare import Prepared
 from simtrain.robots.read import refused
 from simtrain.robots.standing import FLOOR
+from simtrain.training.reflection import Reflection
 from simtrain.view.opengl import RenderingError
 
 _WIDTH = 99
@@ -105,7 +108,12 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
     model = mujoco.MjModel.from_xml_path(str(task / "scene.xml"))
     figures = gait(prepared) if prepared.robot.legs else None
     if figures:
-        (task / "velocity.py").write_text(_velocity_file(prepared, figures, name))
+        file = task / "velocity.py"
+        file.write_text(_velocity_file(prepared, figures, name))
+        if figures.mirror and (reason := _asymmetry(file, name, model)):
+            print(f"its task does not mirror samples: {reason}", file=sys.stderr)
+            figures = replace(figures, mirror=None)
+            file.write_text(_velocity_file(prepared, figures, name))
     else:
         (task / "reach.py").write_text(_reach_file(prepared, name))
     if not (folder / "tasks" / name / f"{name}.png").exists():
@@ -115,6 +123,15 @@ def _make_files(prepared: Prepared, name: str, made: Path, folder: Path) -> None
             print(f"no picture: {error}", file=sys.stderr)
     tasks = _strings(tasks_of(prepared, name)).replace("(", "[").replace(",)", "]")
     test.write_text(_filled("test.py.txt", name, tasks=tasks.replace(")", "]")))
+
+
+def _asymmetry(file: Path, name: str, model: mujoco.MjModel) -> str | None:
+    """Why the task in `file` cannot be mirrored, if so."""
+    try:
+        Reflection(runpy.run_path(str(file))[f"{_function(name)}_velocity_flat"](), model)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _make_project(prepared: Prepared, name: str, folder: Path, made: Path) -> list[Path]:
