@@ -90,6 +90,51 @@ def test_person_is_the_same_in_every_skeleton(
         np.testing.assert_allclose(seen.at[landmark], place, atol=2e-3, err_msg=landmark)
 
 
+@pytest.mark.parametrize("toe", ["0.00000 -6.00000 0.00000", "0.00000 -1.00000 -13.00000"])
+def test_knees_tell_where_ahead_is_if_toes_do_not(toe: str, person: Person, tmp_path: Path) -> None:
+    path = write_walk(tmp_path / "walk.bvh")
+    path.write_text(path.read_text().replace("0.00000 -6.00000 13.00000", toe))
+    seen = person_of(read_recording(path), {}, 50.0)
+    for name in (name for name in person.at if not name.endswith("toe")):
+        np.testing.assert_allclose(seen.at[name][:, :2], person.at[name][:, :2], atol=2e-3)
+
+
+def test_up_is_where_the_floor_is_not_if_a_person_bends_far(tmp_path: Path) -> None:
+    recording = read_recording(write_walk(tmp_path / "walk.bvh", up="z"))
+    bent = recording.positions.copy()
+    bent[:, :, 0] += 2.0 * bent[:, :, 2]
+    person = person_of(dataclasses.replace(recording, positions=bent), {}, 50.0)
+    toes = np.concatenate([person.at[f"{side}_toe"] for side in ("left", "right")])
+    assert np.ptp(toes[:, 2]) < 0.2
+    assert toes[:, 2].min() == pytest.approx(0.0, abs=0.05)
+
+
+def _braces_on_lines(text: str) -> str:
+    return text.replace("\n{", " {")
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        _braces_on_lines,
+        lambda text: "\ufeff" + text.replace("JOINT", "Joint").replace("OFFSET", "offset"),
+        lambda text: text.replace("Time: 0.", "Time: 0,").replace("Xpos", "XPos"),
+        lambda text: text.replace("mixamorig:Left", "Bip 01 Left").replace("mixamorig:", "Bip 01 "),
+    ],
+)
+def test_files_of_other_programs_are_read(style, person: Person, tmp_path: Path) -> None:
+    path = write_walk(tmp_path / "walk.bvh")
+    path.write_text(style(path.read_text()))
+    seen = person_of(read_recording(path), {}, 50.0)
+    for landmark, place in person.at.items():
+        np.testing.assert_allclose(seen.at[landmark], place, atol=2e-3, err_msg=landmark)
+
+
+def test_a_robots_motion_is_not_retargeted() -> None:
+    with pytest.raises(ConfigError, match="it is the motion of a robot"):
+        read_recording(Path("tasks/g1/motions/bow.npz"))
+
+
 def test_feet_stand_in_turn(person: Person) -> None:
     assert 0.4 < person.stands["left"].mean() < 0.7
     assert (person.stands["left"] | person.stands["right"]).all()
@@ -127,6 +172,14 @@ def test_a_foot_that_points_down_in_the_air_does_not_pull_the_base(
     figures = check_motion(clip_of(g1.model, "walk", 50.0, qpos), g1.model)
     forces = next(figure for figure in figures if figure.name == "acceleration without a force")
     assert forces.value < 0.02
+
+
+def test_a_foot_tilted_beyond_the_vertical_keeps_its_heading(g1: Humanoid, person: Person) -> None:
+    at, swings = dict(person.at), ~person.stands["left"]
+    at["left_toe"] = at["left_toe"].copy()
+    at["left_toe"][swings] = at["left_ankle"][swings] + [-0.13, 0.0, -0.1]
+    _, turns = targets_of(dataclasses.replace(person, at=at), g1).soles["left"]
+    assert np.abs(np.arctan2(turns[:, 1, 0], turns[:, 0, 0])).max() < 0.1
 
 
 def test_base_does_not_sway_to_flatten_soles_that_no_ankle_rolls(
@@ -255,9 +308,11 @@ def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda text: "", "it is empty"),
-        (lambda text: text[: len(text) // 8], "no BVH, or damaged"),
+        (lambda text: text[: len(text) // 8], "frame 3 has 35 numbers; its head says 57"),
         (lambda text: text.rsplit("\n", 3)[0], "its head says"),
         (lambda text: text.replace("Time: 0.0166667", "Time: 1.0"), "1 frames a second"),
+        (lambda text: text.replace("Time: 0.0166667", "Time: 0"), "its frame time is 0 s"),
+        (lambda text: text.replace("Xrot", "Wrot"), "a channel 'wrotation', no position or rot"),
         (lambda text: _HAND, "no person is recognized: left_hip, left_knee"),
         (lambda text: text.partition("MOTION")[0], "no line 'Frame Time'"),
         (lambda text: text.replace(" 10.00000 ", " 1e20 "), "a position is not finite, or above"),

@@ -33,6 +33,9 @@ _WORDS = {  # in the order of preference: LeftLeg is the shin if there is LeftUp
     "wrist": ("wrist", "hand"),
 }
 _SIDES = {"left": ("left", "l"), "right": ("right", "r")}
+Limb = tuple[int, int, int]
+_BENT, _FOOT = 0.1, 0.05  # of both knees, sine by the squared leg; parts of a leg
+_UPRIGHT, _SLANTED = 0.95, 0.2  # parts of the way from ankles to shoulders along an axis
 _SMOOTHED, _FEWEST = 0.15, 5  # s; frames
 _LOW, _SLOW = 0.07, 0.4  # of a foot that stands: parts of a leg, and of a leg a second
 _GAP, _STEP = 0.08, 0.12  # s; shorter gaps in standing are closed, shorter stands left out
@@ -93,10 +96,27 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
         text = f"no person is recognized: {', '.join(missing[:4])} not found among {shown}"
         raise ConfigError(f"{text}; name them, as --map {missing[0]} <joint>")
     for side in _SIDES:
+        knee, ankle = (recording.positions[:, landmarks[f"{side}_{p}"]] for p in ("knee", "ankle"))
         below = [j for j, p in enumerate(recording.parents) if p == landmarks[f"{side}_ankle"]]
         if f"{side}_toe" not in landmarks and below:
-            landmarks[f"{side}_toe"] = below[0]
+            feet = {j: recording.positions[:, j] - ankle for j in below}
+            landmarks[f"{side}_toe"] = max(below, key=lambda j: _off(feet[j], ankle - knee))
     return landmarks
+
+
+def _off(foot: np.ndarray, shank: np.ndarray) -> float:
+    """How far the end of a foot is from the line of its shank, both ``(frames, 3)``."""
+    lengths = np.linalg.norm(shank, axis=1).clip(min=1e-9)
+    return float(np.median(np.linalg.norm(np.cross(foot, shank), axis=1) / lengths))
+
+
+def _knee_axis(at: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The axis about which knees bend, to the person's left, by their sine, ``(frames, 3)``."""
+    left, right = (
+        np.cross(at[f"{side}_knee"] - at[f"{side}_hip"], at[f"{side}_ankle"] - at[f"{side}_knee"])
+        for side in _SIDES
+    )
+    return np.asarray(left + right)
 
 
 def _by_names(names: Sequence[str]) -> dict[str, int]:
@@ -124,8 +144,9 @@ def _by_names(names: Sequence[str]) -> dict[str, int]:
 
 def _by_tree(recording: Recording) -> dict[str, int]:
     """Limbs by their positions: the lowest two chains from the trunk are legs."""
-    parents, places = recording.parents, np.median(recording.positions, axis=0)
-    lengths = np.linalg.norm(places - places[np.maximum(parents, 0)], axis=1)
+    parents, places = recording.parents, recording.positions
+    away = np.linalg.norm(places - places[:, np.maximum(parents, 0)], axis=2)
+    lengths, from_root = np.median(away, axis=0), np.linalg.norm(places - places[:, :1], axis=2)
     inner = set(parents)
     chains: dict[tuple[int, int, int], float] = {}
     for leaf in (j for j in range(len(parents)) if j not in inner):
@@ -142,18 +163,33 @@ def _by_tree(recording: Recording) -> dict[str, int]:
     if len(limbs) < 4 or len({joint for limb in limbs for joint in limb}) < 12:
         return {}
     # Legs hang on the root: their first joints are the nearest to it.
-    limbs.sort(key=lambda limb: float(np.linalg.norm(places[limb[0]] - places[0])))
+    limbs.sort(key=lambda limb: float(np.median(from_root[:, limb[0]])))
     legs, arms = limbs[:2], limbs[2:]
-    up = places[[a[0] for a in arms]].mean(axis=0) - places[[leg[2] for leg in legs]].mean(axis=0)
-    toes = [next((j for j, p in enumerate(parents) if p == leg[2]), leg[2]) for leg in legs]
-    ahead = sum(places[toe] - places[leg[2]] for toe, leg in zip(toes, legs, strict=True))
-    to_left = np.cross(up, ahead)
+    to_left = _to_left(places, legs, arms, parents)
     landmarks: dict[str, int] = {}
     for limbs, parts in ((legs, PARTS[:3]), (arms, PARTS[4:])):
-        pair = sorted(limbs, key=lambda limb: float(places[limb[0]] @ to_left))
+        pair = sorted(limbs, key=lambda limb: float((places[:, limb[0]] * to_left).sum()))
         for side, limb in zip(("right", "left"), pair, strict=True):
             landmarks |= {f"{side}_{part}": joint for part, joint in zip(parts, limb, strict=True)}
     return landmarks
+
+
+def _to_left(
+    places: np.ndarray, legs: list[Limb], arms: list[Limb], parents: Sequence[int]
+) -> np.ndarray:
+    """Directions to the person's left, by how knees bend, or else by the toes, ``(frames, 3)``."""
+    at = {
+        f"{side}_{part}": places[:, joint]
+        for side, leg in zip(_SIDES, legs, strict=True)
+        for part, joint in zip(PARTS[:3], leg, strict=True)
+    }
+    bent = _knee_axis(at)
+    if np.linalg.norm(bent, axis=1).mean() > _BENT * _leg(at) ** 2:
+        return bent
+    ankles = [leg[2] for leg in legs]
+    toes = [next((j for j, p in enumerate(parents) if p == ankle), ankle) for ankle in ankles]
+    up = places[:, [arm[0] for arm in arms]].sum(axis=1) - places[:, ankles].sum(axis=1)
+    return np.cross(up, (places[:, toes] - places[:, ankles]).sum(axis=1))
 
 
 def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Person:
@@ -172,7 +208,10 @@ def person_of(recording: Recording, given: Mapping[str, str], fps: float) -> Per
     leg = _leg(at)
     if not leg > 0.0:
         raise ConfigError("the person's legs have no length")
-    at = _faced({name: place / leg for name, place in at.items()})
+    at = {name: place / leg for name, place in at.items()}
+    if not all(_is_foot(at, side) for side in _SIDES):
+        at = {name: place for name, place in at.items() if not name.endswith("toe")}
+    at = _faced(at)
     person = on_floor(at, fps, leg)
     if not all(np.isfinite(place).all() for place in person.at.values()):
         raise ConfigError("both hips are at one place: whether the person faces ahead is unknown")
@@ -185,23 +224,51 @@ def _leg(at: Mapping[str, np.ndarray]) -> float:
     return float(np.median(lengths, axis=1).sum() / 2.0)
 
 
+def _is_foot(at: Mapping[str, np.ndarray], side: str) -> bool:
+    """Whether the toe tells where the foot points: some skeletons have it below the ankle."""
+    if f"{side}_toe" not in at:
+        return False
+    knee, ankle, toe = (at[f"{side}_{part}"] for part in ("knee", "ankle", "toe"))
+    length = float(np.median(np.linalg.norm(toe - ankle, axis=1)))
+    return _off(toe - ankle, ankle - knee) > max(_FOOT, length / 2.0)
+
+
 def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same with z up, from the origin along x, and not mirrored."""
-    upward = (middle(at, "shoulder") - middle(at, "ankle")).mean(axis=0)
-    up = int(np.abs(upward).argmax())
+    up, is_down = _upward(at)
     at = {name: np.roll(place, 2 - up, axis=1) for name, place in at.items()}
-    if upward[up] < 0.0:
+    if is_down:
         at = {name: place * [1.0, -1.0, -1.0] for name, place in at.items()}
-    forward = np.cross(across(at, "hip"), [0.0, 0.0, 1.0])
-    if "left_toe" in at and "right_toe" in at:
-        toes = middle(at, "toe") - middle(at, "ankle")
-        if (toes * forward).sum(axis=1).mean() < 0.0:  # left-handed axes
-            at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
-            forward *= [-1.0, 1.0, 1.0]
+    hips = across(at, "hip")
+    forward = np.cross(hips, [0.0, 0.0, 1.0])
+    hips /= np.linalg.norm(hips, axis=1, keepdims=True).clip(min=1e-9)
+    ahead = (_knee_axis(at) * hips).sum(axis=1).mean()  # knees bend in one direction
+    if abs(ahead) < _BENT and "left_toe" in at:
+        ahead = ((middle(at, "toe") - middle(at, "ankle")) * forward).sum(axis=1).mean()
+    if ahead < 0.0:  # left-handed axes
+        at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
+        forward *= [-1.0, 1.0, 1.0]
     ahead = forward[: max(1, len(forward) // 20)].mean(axis=0)
     turn = Rotation.from_euler("z", -np.arctan2(ahead[1], ahead[0]))
     origin = middle(at, "hip")[0] * [1.0, 1.0, 0.0]
     return {name: turn.apply(place - origin) for name, place in at.items()}
+
+
+def _upward(at: Mapping[str, np.ndarray]) -> tuple[int, bool]:
+    """The axis that points up, and whether it points down instead.
+
+    Shoulders are above ankles. Of a person who lies or crawls, the floor tells, at which the lowest
+    part always is.
+    """
+    trunk = middle(at, "shoulder") - middle(at, "ankle")
+    parts = trunk.mean(axis=0) / np.linalg.norm(trunk, axis=1).mean().clip(1e-9)
+    axes = np.flatnonzero(np.abs(parts) > min(_SLANTED, np.abs(parts).max() - 1e-9))
+    if np.abs(parts).max() < _UPRIGHT:
+        places = np.stack(list(at.values())) * np.sign(parts)
+        axes = axes[np.ptp(places.min(axis=0), axis=0)[axes].argsort()]
+    else:
+        axes = axes[np.abs(parts[axes]).argsort()[::-1]]
+    return int(axes[0]), bool(parts[axes[0]] < 0.0)
 
 
 def on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:

@@ -8,6 +8,7 @@ Human Movement, figure 4.1).
 
 import io
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +94,7 @@ def _checked(recording: Recording) -> Recording:
         raise ConfigError(
             f"it has {fps:.3g} frames a second; it must have {_LOWEST_RATE:g} or more"
         )
-    if len(positions) < _SHORTEST * fps + 1:
+    if len(positions) < round(_SHORTEST * fps) + 1:
         raise ConfigError(f"it has {len(positions)} frames, less than {_SHORTEST:g} s")
     finite = (np.abs(positions) < _FARTHEST).reshape(len(positions), -1).all(axis=1)
     if not finite.all():
@@ -106,29 +107,40 @@ def _checked(recording: Recording) -> Recording:
 
 
 def _read_bvh(path: Path, data: bytes) -> Recording:
-    head = re.search(rb"^\s*Frame\s+Time.*$", data, re.MULTILINE)
+    text = data.decode("utf-8-sig", errors="replace")
+    head = re.search(r"^\s*Frame\s+Time.*$", text, re.MULTILINE | re.IGNORECASE)
     if head is None:  # bvhio reads on for ever
         raise ConfigError("it is no BVH, or damaged: it has no line 'Frame Time'")
-    file = bvhio.readAsBvh(str(path), loadKeyFrames=False)
-    frames = data[head.end() :]
-    values = np.loadtxt(io.BytesIO(frames), ndmin=2) if frames.strip() else np.zeros((0, 0))
+    with tempfile.NamedTemporaryFile("w", suffix=".bvh") as plain:
+        plain.write(_plain_head(text[: head.end()]))
+        plain.flush()
+        file = bvhio.readAsBvh(plain.name, loadKeyFrames=False)
+    if not file.FrameTime > 0.0:
+        raise ConfigError(f"its frame time is {file.FrameTime:g} s")
     joints = [(joint, depth) for joint, _, depth in file.Root.layout()]
     channels = sum(len(joint.Channels) for joint, _ in joints)
-    if values.shape != (file.FrameCount, channels):
-        text = f"{values.shape[0]} frames of {values.shape[1]} numbers"
-        raise ConfigError(f"it has {text}; its head says {file.FrameCount} of {channels}")
+    lines = [line for line in text[head.end() :].splitlines() if line.strip()]
+    for frame, line in enumerate(lines):
+        if (count := len(line.split())) != channels:
+            raise ConfigError(f"frame {frame} has {count} numbers; its head says {channels}")
+    if len(lines) != file.FrameCount:
+        raise ConfigError(f"it has {len(lines)} frames; its head says {file.FrameCount}")
+    values = np.loadtxt(lines, ndmin=2) if lines else np.zeros((0, channels))
     rows: list[tuple[str, int, np.ndarray, Rotation]] = []
     above: list[int] = []  # the joint that is open at each depth
     column = 0
     for joint, depth in joints:
         block = values[:, column : column + len(joint.Channels)]
         column += len(joint.Channels)
+        kinds = [name.lower() for name in joint.Channels]
         offset = np.tile(np.array(joint.Offset, dtype=float), (len(values), 1))
-        for axis, name in enumerate("XYZ"):
-            if f"{name}position" in joint.Channels:
-                offset[:, axis] = block[:, joint.Channels.index(f"{name}position")]
-        turned = [name.endswith("rotation") for name in joint.Channels]
-        axes = "".join(name[0] for name in joint.Channels if name.endswith("rotation"))
+        for axis, name in enumerate("xyz"):
+            if f"{name}position" in kinds:
+                offset[:, axis] = block[:, kinds.index(f"{name}position")]
+        if unknown := [kind for kind in kinds if not re.fullmatch("[xyz](posi|rota)tion", kind)]:
+            raise ConfigError(f"{joint.Name} has a channel {unknown[0]!r}, no position or rotation")
+        turned = [kind.endswith("rotation") for kind in kinds]
+        axes = "".join(kind[0].upper() for kind in kinds if kind.endswith("rotation"))
         still = Rotation.identity(len(values))
         turn = Rotation.from_euler(axes, block[:, turned], degrees=True) if axes else still
         above[depth:] = [len(rows)]
@@ -137,8 +149,26 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
             end = np.array(joint.EndSite, dtype=float)
             rows.append((f"{joint.Name} end", above[depth], end, still))
     names, parents, offsets, turns = zip(*rows, strict=True)
-    fps = 1.0 / file.FrameTime if file.FrameTime > 0.0 else np.nan
-    return Recording(fps, names, parents, _placed(parents, offsets, turns))
+    return Recording(1.0 / file.FrameTime, names, parents, _placed(parents, offsets, turns))
+
+
+def _plain_head(text: str) -> str:
+    """The hierarchy as bvhio reads it: braces on lines of their own, names without blanks."""
+    text = re.sub(r"[{}]", r"\n\g<0>\n", text)
+    words = "HIERARCHY|ROOT|JOINT|End Site|OFFSET|CHANNELS|MOTION|Frames|Frame Time"
+    blanks = r"[ \t]+"
+    for word in words.split("|"):
+        pattern = rf"^[ \t]*{blanks.join(word.split())}(?=[ \t:]|$)"
+        text = re.sub(pattern, word, text, flags=re.MULTILINE | re.IGNORECASE)
+
+    def joined(line: re.Match[str]) -> str:
+        return f"{line[1]} {'_'.join(line[2].split())}"
+
+    text = re.sub(r"^(ROOT|JOINT)[ \t]+(.*)$", joined, text, flags=re.MULTILINE)
+    text = re.sub(
+        r"(?<=^Frame Time)(.*)$", lambda t: t[0].replace(",", "."), text, flags=re.MULTILINE
+    )
+    return "".join(f"{line.strip()}\n" for line in text.splitlines() if line.strip())
 
 
 def _placed(
@@ -166,6 +196,8 @@ def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Reco
     rate = fps or float(np.asarray(rates[0] if rates else _USUAL_RATE).reshape(-1)[0])
     if "trans" in arrays and ("poses" in arrays or "root_orient" in arrays):
         return Recording(rate, _SMPL_JOINTS, _SMPL_PARENTS, _amass_positions(arrays))
+    if "joint_pos" in arrays:
+        raise ConfigError("it is the motion of a robot; `motion check` and `convert` are for these")
     shaped = [a for a in arrays.values() if a.ndim == 3 and a.shape[2] == 3 and a.dtype.kind == "f"]
     if len(shaped) != 1:
         text = f"{len(shaped)} arrays of positions (frames, joints, 3)"

@@ -17,6 +17,7 @@ _TALL, _MOST_LEAN = 0.08, 0.15  # of a leg; rad
 _ROLLED = (-0.2, 0.3)  # rad; how far a sole that touches the floor is pitched, at most
 _FLAT = 0.12  # rad
 _LEVEL = 0.8  # of its usual length above the floor; a foot that is seen shorter has no heading
+_TURNED = 1.7  # rad; a foot that is turned further from the pelvis is tilted beyond the vertical
 _CLEARANCE = 0.02  # m; of a foot in the middle of a step
 
 
@@ -100,12 +101,16 @@ def _sole_path(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Centers and rotations of a sole that neither slides nor sinks while the foot stands."""
     foot = person.at[f"{side}_toe"] - person.at[f"{side}_ankle"]
-    yaw = np.unwrap(np.arctan2(foot[:, 1], foot[:, 0]))
+    left = across(person.at, "hip")
+    ahead = np.unwrap(np.arctan2(-left[:, 0], left[:, 1]))
+    yaw = (np.arctan2(foot[:, 1], foot[:, 0]) - ahead + np.pi) % (2.0 * np.pi) - np.pi
     level = np.linalg.norm(foot[:, :2], axis=1)
-    if (steep := level < _LEVEL * np.median(level)).any() and not steep.all():
-        frames = np.arange(len(yaw))  # the heading of toes that point down is not known
-        yaw = np.interp(frames, frames[~steep], yaw[~steep])
+    unknown = (level < _LEVEL * np.median(level)) | (np.abs(yaw) > _TURNED)
+    if unknown.any() and not unknown.all():
+        frames = np.arange(len(yaw))  # the heading of toes that point down or back is not known
+        yaw = np.interp(frames, frames[~unknown], yaw[~unknown])
         yaw = gaussian_filter1d(yaw, 0.04 * person.fps, mode="nearest")
+    yaw += ahead
     stands, pitch = person.stands[side], person.pitch[side] * bool(sole.length)
     ankle = scale * person.at[f"{side}_ankle"] + aside
     ankle[:, 2] = sole.ankle[2] + scale * (person.at[f"{side}_ankle"][:, 2] - person.ankle_height)
