@@ -105,9 +105,9 @@ def find_landmarks(recording: Recording, given: Mapping[str, str]) -> dict[str, 
 
 
 def _off(foot: np.ndarray, shank: np.ndarray) -> float:
-    """How far the end of a foot is from the line of its shank, both ``(frames, 3)``."""
+    """How far the end of a foot comes from the line of its shank, both ``(frames, 3)``."""
     lengths = np.linalg.norm(shank, axis=1).clip(min=1e-9)
-    return float(np.median(np.linalg.norm(np.cross(foot, shank), axis=1) / lengths))
+    return float(np.percentile(np.linalg.norm(np.cross(foot, shank), axis=1) / lengths, 80))
 
 
 def _knee_axis(at: Mapping[str, np.ndarray]) -> np.ndarray:
