@@ -21,7 +21,8 @@ from simtrain.retarget.steps import Targets, targets_of
 _SOLE, _SOLE_TURN, _BASE, _TRUNK, _LIMB, _LEG = 60.0, 8.0, 4.0, 2.0, 1.5, 0.5
 _HOME, _POSTURE = 0.03, 0.3  # of joint positions: of limbs at home; given, and of others
 _IN_THE_AIR, _LANDING = 0.1, 0.04  # part of a sole's costs; s
-_FIRST, _ITERATIONS, _DAMPING = 60, 5, 1e-3
+_FIRST, _ITERATIONS, _AGAIN = 60, 5, 3  # of the first frame, of others, and of all others again
+_DAMPING = 1e-3
 _CONVERGED = 1e-3  # rad or m
 _SPEED = 12.0  # rad/s
 _FROM_LIMITS, _FAR = 0.02, 1e3  # rad
@@ -212,6 +213,7 @@ def _solve(
             )
         )
     qpos = np.zeros((len(targets.base), model.nq))
+    iterations = _ITERATIONS if center is None else _AGAIN
     for i in range(len(qpos)):
         posture.set_target(start if preferred is None else preferred[i])
         rotation = targets.pelvis[i]
@@ -231,7 +233,7 @@ def _solve(
         reach.lower = np.maximum(low, configuration.q - most)
         reach.upper = np.minimum(high, configuration.q + most)
         try:
-            for _ in range(_ITERATIONS if i else _FIRST):
+            for _ in range(iterations if i else _FIRST):
                 step = mink.solve_ik(
                     configuration, tasks, 1.0, "daqp", damping=_DAMPING, limits=limits
                 )
