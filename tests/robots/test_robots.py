@@ -275,6 +275,22 @@ def test_knees_tell_where_a_robot_without_shapes_of_feet_looks(tmp_path: Path) -
         assert abs(robot_of(knee, tmp_path, "urdf").heading) == pytest.approx(heading)
 
 
+def test_soles_tell_where_a_robot_looks_wherever_the_anchors_of_rolling_ankles_are(
+    tmp_path: Path,
+) -> None:
+    text = biped()
+    for side in "uv":
+        text = after(f'<child link="{side}5"/>', text, 'xyz="0 0 0"', 'xyz="0.1 0 0"')
+        text = after(f'<link name="{side}5">', text, 'xyz="0.03 0', 'xyz="-0.07 0')
+    assert robot_of(text, tmp_path, "urdf").heading == 0.0
+
+
+def test_knees_do_not_tell_where_a_robot_looks_if_one_foot_has_a_shape(tmp_path: Path) -> None:
+    before, foot = without(biped(), '"-0.1" upper="2.2"', '"-2.2" upper="0.1"').split('name="v5"')
+    text = f'{before}name="v5"{re.sub("<collision>.*?</collision>", "", foot)}'
+    assert robot_of(text, tmp_path, "urdf").heading == 0.0
+
+
 def test_a_mesh_without_volume_has_no_mass(tmp_path: Path) -> None:
     flat = '<asset><mesh name="a b" vertex="0 0 0 1 0 0 0 1 0 1 1 0" face="0 1 2 1 3 2"/></asset>'
     plate = '<body><geom type="mesh" mesh="a b" contype="0" conaffinity="0"/></body>'

@@ -203,14 +203,16 @@ class Tree:
             x, y = away.min(axis=0) / away.max()
             is_turned = x > 0.1 > y
         forward = np.array([0.0, 1.0, 0.0] if is_turned else [1.0, 0.0, 0.0])
-        ahead = []
+        left, ahead = np.array([-forward[1], forward[0], 0.0]), []
+        if len(legs) == 2 and not any(sole.geoms for sole in soles):
+            ahead = [self.scale * self._bends(leg, left) for leg in legs]
         for leg, sole in zip(legs, soles, strict=True):
             if sole.length and sole.geoms:
-                foot, ankle = self.data.body(sole.body), self.data.joint(leg.joints[-1]).xanchor
-                away = foot.xpos + foot.xmat.reshape(3, 3) @ sole.center - ankle
+                # The anchor of an ankle's roll may lie anywhere along the sole.
+                *_, ankle = *leg.joints[-1:], *self._lateral(leg, left)
+                foot, anchor = self.data.body(sole.body), self.data.joint(ankle).xanchor
+                away = foot.xpos + foot.xmat.reshape(3, 3) @ sole.center - anchor
                 ahead.append(float((self.rotation @ forward) @ away))
-            elif not sole.geoms and len(legs) == 2:
-                ahead.append(self.scale * self._bends(leg, np.array([-forward[1], forward[0], 0])))
         if ahead and np.mean(ahead) < -0.02 * self.scale:
             forward = -forward
         return float(np.arctan2(forward[1], forward[0]))
@@ -220,13 +222,17 @@ class Tree:
 
         0 if its knee does both, or without hip, knee and ankle about `left`, in the base's frame.
         """
-        turns = {n: float(self.data.joint(n).xaxis @ self.rotation @ left) for n in leg.joints}
-        lateral = [name for name, turn in turns.items() if abs(turn) > LATERAL]
-        if len(lateral) < 3 or not self.model.joint(lateral[1]).limited[0]:
+        lateral = self._lateral(leg, left)
+        if len(lateral) < 3 or not self.model.joint(knee := list(lateral)[1]).limited[0]:
             return 0.0
-        low, high = self.model.joint(lateral[1]).range
+        low, high = self.model.joint(knee).range
         is_one_sided = abs(low + high) > 0.5 * (high - low)
-        return float(np.sign(turns[lateral[1]] * (low + high))) if is_one_sided else 0.0
+        return float(np.sign(lateral[knee] * (low + high))) if is_one_sided else 0.0
+
+    def _lateral(self, leg: Limb, left: np.ndarray) -> dict[str, float]:
+        """The lateral part of the axis of each joint of a leg that turns about `left`."""
+        turns = {n: float(self.data.joint(n).xaxis @ self.rotation @ left) for n in leg.joints}
+        return {name: turn for name, turn in turns.items() if abs(turn) > LATERAL}
 
     def foot(self, name: str, end: str) -> Foot:
         """The foot of the leg that ends in the body `end`."""
