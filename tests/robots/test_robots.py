@@ -212,6 +212,21 @@ def test_feet_lift_no_higher_than_their_joints_allow(tmp_path: Path) -> None:
     assert 0.0 < stiff.swing_height < 0.5 * free.swing_height
 
 
+def test_feet_that_joints_hold_up_at_their_limits_can_be_lifted_from_home(tmp_path: Path) -> None:
+    """Knees bend diagonally, so the pose of the model is not solved anew."""
+    text = quadruped().replace('"1 0 0" range="-0.8 0.8"', '"0 0 1" range="-0.4 0.4"')
+    text = text.replace('"0 1 0" range="-1.5 2.5"', '"0 0 1" range="-0.4 0.4"')
+    for leg, x, y in (("p", 1, 1), ("q", 1, -1), ("r", -1, 1), ("s", -1, -1)):
+        text = after(f'"{leg}c" axis', text, '"0 1 0"', f'"{-y} {x} 0"')
+        text = after(f'"{leg}c" axis', text, '"-2.6 -0.3"', '"0.5 1.3"')
+        text = after(f'"{leg}c" axis', text, 'pos="0 0 -0.2"', f'pos="{0.2 * x} {0.2 * y} 0"')
+    prepared = prepared_of(text, tmp_path)
+    assert home_of(prepared, "pa", "pc") == pytest.approx([0.0, 0.7], abs=0.02)
+    figures = gait(prepared)
+    assert all(figures.bend[f"{leg}c"] < -0.1 for leg in "pqrs")
+    assert is_good(prepared, "stands")
+
+
 def test_a_foot_is_named_once(tmp_path: Path) -> None:
     source = read(model_file(quadruped(), tmp_path))
     with pytest.raises(ConfigError, match="--feet names the leg that ends at p2 more than once"):

@@ -25,6 +25,7 @@ from simtrain.robots.kinematics import (
     move_foot,
     pitch_joints,
     posed,
+    ranges,
     symmetric,
     touching_bodies,
 )
@@ -367,10 +368,16 @@ def _bend(data: mujoco.MjData, robot: Robot, leg: Limb, foot: Foot, center: floa
     """Solve the joints of a leg for a foot below its hip, or at x = `center` on two legs, in place.
 
     If the leg is bent in a keyframe, the height of the hip is that of the keyframe, unless the
-    robot lies in it.
+    robot lies in it. A leg that cannot bend about the lateral axis keeps its pose, except joints at
+    the limit of a range without 0.
     """
     model, pitch = data.model, pitch_joints(data, leg)
     if len(pitch) < 2:
+        joints, low, high = ranges(model, leg.joints)
+        inner = np.clip(data.qpos[joints], 0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+        is_at_limit = ((low > 0.0) | (high < 0.0)) & (not robot.has_keyframe)
+        data.qpos[joints] = np.where(is_at_limit, inner, data.qpos[joints])
+        mujoco.mj_kinematics(model, data)
         return
     sole = data.site(f"{foot.name}_sole").xpos.copy()
     anchors = [data.joint(name).xanchor.copy() for name in pitch]
