@@ -342,6 +342,17 @@ def test_a_robot_on_six_legs_has_three_on_each_side(tmp_path: Path) -> None:
     assert max(soles) - min(soles) < 0.002
 
 
+def test_a_small_foot_of_a_robot_that_lies_at_zero_is_no_sole(tmp_path: Path) -> None:
+    box = 'type="box" size="0.005 0.005 0.005" pos="0 0 -0.2"'
+    text = quadruped().replace('type="sphere" size="0.02" pos="0 0 -0.2"', box)
+    for n in "pqrs":
+        text = after(f'"{n}c"', text, '"-2.6 -0.3"', '"-2.6 2.6"')
+        text = text.replace(f'name="{n}1"', f'name="{n}1" euler="0 1.5 0"')
+    prepared = prepared_of(text.replace('0.08 0.05" contype', '0.08 0.01" contype'), tmp_path)
+    assert [foot.length for foot in prepared.robot.feet] == [0.0] * 4
+    assert 0.6 * 0.4 < prepared.hip_height < 0.85 * 0.4
+
+
 def test_a_foot_without_a_shape_is_as_long_as_its_inertia(tmp_path: Path) -> None:
     text = re.sub("<collision>.*?</collision>", "", biped())
     for side in "uv":

@@ -249,7 +249,7 @@ class Tree:
         sole, sole_owners = points[near], owners[near]
         center, ball = (sole.min(axis=0) + sole.max(axis=0)) / 2.0, 0.0
         center[2], length = lowest, float(np.ptp(sole, axis=0)[:2].max())
-        if length < 0.1 * self.scale:
+        if length < 0.1 * max(self.scale, self._reach(body, center)):
             first, length = points[:, 2].argmin(), 0.0
             if owners[first] >= 0 and (ball := _radius(model, owners[first])):
                 center = points[first] + [0.0, 0.0, ball]
@@ -265,6 +265,15 @@ class Tree:
             radius=ball,
             length=length,
         )
+
+    def _reach(self, body: int, end: np.ndarray) -> float:
+        """Length of the links down to `end` of a body, in the base's frame, m.
+
+        The height of the base says little about legs that lie or are folded.
+        """
+        below = self.path(body)[len(self.path(self.base)) :]
+        points = np.array([*(self._place(b) for b in below), end])
+        return float(np.linalg.norm(np.diff(points, axis=0), axis=1).sum())
 
     def pose(self) -> dict[str, np.ndarray]:
         """Positions of all joints by name, except those of floating bodies."""
