@@ -93,13 +93,13 @@ def _read(path: Path, base: str | None) -> Source:
 def _spec(path: Path) -> mujoco.MjSpec:
     """The model in a file, without parts for other simulators and older versions of MuJoCo only."""
     try:
-        if path.suffix in (".xml", ".urdf", ".mjb", ".zip"):
+        if path.suffix in (".xml", ".mjb", ".zip"):
             return mujoco.MjSpec.from_file(str(path))
-        return mujoco.MjSpec.from_string(path.read_text())  # URDF often has another ending
+        return mujoco.MjSpec.from_string(_with_visuals(path))  # URDF often has another ending
     except ValueError as error:
         if not re.search(_FOREIGN, str(error)):
             raise
-        root = ElementTree.parse(path).getroot()
+        root = ElementTree.fromstring(_with_visuals(path))
     for visual in root.iter("visual"):
         for material in visual.findall("material")[1:]:
             visual.remove(material)
@@ -107,6 +107,26 @@ def _spec(path: Path) -> mujoco.MjSpec:
         for name in _FORMER & element.attrib.keys():
             del element.attrib[name]
     return mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _with_visuals(path: Path) -> str:
+    """The text of a model; links of a URDF without collisions keep their visual shapes."""
+    text = re.sub("<!--.*?-->", _empty_lines, path.read_text(errors="replace"), flags=re.DOTALL)
+    if "<mujoco" in text:
+        return text
+
+    def without_doubles(link: re.Match[str]) -> str:
+        visual = "<visual\\b.*?</visual>" if "<collision" in link[0] else "(?!)"
+        return re.sub(visual, _empty_lines, link[0], flags=re.DOTALL)
+
+    text = re.sub(r"<link\b.*?</link>", without_doubles, text, flags=re.DOTALL)
+    shown = r'\1<mujoco><compiler discardvisual="false"/></mujoco>'
+    return re.sub(r"(<robot\b[^>]*>)", shown, text, count=1)
+
+
+def _empty_lines(found: re.Match[str]) -> str:
+    """As many lines, so that the numbers of lines in MuJoCo's errors hold."""
+    return "\n" * found[0].count("\n")
 
 
 def compiled(spec: mujoco.MjSpec, what: str = "the prepared model") -> mujoco.MjModel:
@@ -248,16 +268,19 @@ def _find_files(source: Source, path: Path) -> None:
     def nearby() -> dict[str, Path]:
         folders = around, around.parent / "meshes"
         files = islice(chain(*(folder.glob("**/*") for folder in folders)), _MOST_FILES)
-        return {file.name: file for file in files if file.is_file()}
+        names = {file.name: file for file in files if file.is_file()}
+        return {name.lower(): file for name, file in names.items()} | names
 
     for mesh in [mesh for mesh in spec.meshes if mesh.file]:
         name = mesh.file.rsplit("://", 1)[-1]
         places = [around / spec.compiler.meshdir / name, around / name]
         file = next((place for place in places if place.is_file()), None)
-        if (file := file or nearby().get(Path(name).name)) and _is_readable(file):
+        name = Path(name).name
+        file = file or nearby().get(name) or nearby().get(name.lower())
+        if file and _is_readable(file):
             mesh.file = str(file.resolve())
             continue
-        missing.append(Path(name).name)
+        missing.append(name)
         for geom in [g for g in spec.geoms if g.meshname == mesh.name]:
             spec.delete(geom)
         spec.delete(mesh)
@@ -286,7 +309,14 @@ def _is_readable(file: Path) -> bool:
 
 
 def _mend_points(source: Source) -> None:
-    """Give a radius to balls without one: other simulators take these as points of contact."""
+    """Give a radius to balls without one: other simulators take these as points of contact.
+
+    Boxes and cylinders without a size, which stand for no shape, are removed.
+    """
+    solid = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CYLINDER
+    for geom in source.spec.geoms:
+        if geom.type in solid and not geom.size[0] and not geom.meshname:
+            source.spec.delete(geom)
     balls = [geom for geom in source.spec.geoms if geom.type == mujoco.mjtGeom.mjGEOM_SPHERE]
     points = [ball for ball in balls if not ball.size[0] and not ball.meshname]
     for point in points:

@@ -1,0 +1,38 @@
+"""Reading models: which shapes and inertias arrive, and what other simulators write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from robots.models import biped, model_file, robot_of, without
+
+from simtrain.robots.read import read
+
+
+def test_names_of_meshes_may_differ_in_capitals(tmp_path: Path) -> None:
+    corners = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    (tmp_path / "Arm.OBJ").write_text(corners)
+    source = read(model_file(biped().replace("arm.stl", "arm.obj"), tmp_path, "urdf"))
+    assert not any("not readable" in note for note in source.notes)
+    assert {Path(mesh.file).name for mesh in source.spec.meshes} == {"Arm.OBJ"}
+
+
+def test_links_of_a_urdf_that_nothing_collides_with_keep_their_visual_shapes(
+    tmp_path: Path,
+) -> None:
+    shape = '<visual><geometry><box size="9 9 9"/></geometry></visual><!-- <visual> -->'
+    both = without(biped(), '<link name="u5">', f'<link name="u5">{shape}')
+    assert len(read(model_file(both, tmp_path, "urdf")).spec.geoms) == 2
+    seen = biped().replace("collision>", "visual>")
+    soles = robot_of(seen, tmp_path, "urdf").feet
+    for sole in soles:
+        assert sole.length == pytest.approx(0.2)
+        np.testing.assert_allclose(sole.center, [0.03, 0.0, -0.05], atol=1e-6)
+
+
+def test_a_box_without_a_size_is_no_shape(tmp_path: Path) -> None:
+    empty = '<visual><geometry><box size="0 0 0"/></geometry></visual>'
+    text = without(biped(), '<link name="u4">', f'<link name="u4">{empty}')
+    assert len(read(model_file(text, tmp_path, "urdf")).spec.geoms) == 2
