@@ -889,6 +889,19 @@ def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_pat
         prepare(read(tmp_path / "robot.xml"), end="base")
 
 
+def test_a_jaw_that_closes_on_the_last_link_is_no_joint_of_the_arm(tmp_path: Path) -> None:
+    hand, end = ARM.index('<geom size="0.03" mass="0.1"/>'), "</body>" * 4 + "</worldbody></mujoco>"
+    fixed = '<geom type="box" size="0.01 0.005 0.05" pos="0 -0.01 0.05" mass="0.1"/>'
+    jaw = """<body name="jaw" pos="0 0.03 0.02"><joint name="jaw" axis="1 0 0" range="-0.1 1.5"/>
+    <geom type="box" size="0.01 0.005 {0}" pos="0 -0.02 {0}" mass="0.05"/></body>"""
+    robot = robot_of(ARM[:hand] + fixed + jaw.format(0.04) + end, tmp_path)
+    assert robot.arms[0].joints == ("a", "b", "c", "d")
+    assert robot.arms[0].beside == ("jaw",)
+    assert robot.tool[1:] == pytest.approx([0.0, 0.1], abs=0.01)
+    longer = robot_of(ARM[:hand] + fixed + jaw.format(0.1) + end, tmp_path)
+    assert longer.arms[0].joints[-1] == "jaw"
+
+
 def test_an_arm_gets_a_task_in_which_it_reaches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,9 @@ LATERAL = 0.75
 """Minimum lateral part of the axis of a hip, a knee or an ankle."""
 _WILD = 1e3
 """A position in a keyframe that no robot has, m or rad."""
+_ASIDE, _FINGER = 0.25, 0.7
+"""Minimum distance of a jaw's center of mass from its axis, as a fraction of the distance of its
+tip; how far what it closes on reaches at least, relative to it."""
 _LOW = 0.12
 """Maximum height of a leg's end above the lowest one, as a fraction of the base's height."""
 
@@ -156,7 +159,7 @@ class Tree:
         return not is_on_base and shoulder - center > 0.2 * (shoulder - limb.place[2])
 
     def arm(self, end: str | None) -> Limb:
-        """The longest chain of joints, down to `end`, or to where a gripper branches off."""
+        """The longest chain of joints, down to `end`, or to where a gripper begins."""
         moved = [b for b in self.bodies if self._hinges(b)]
         paths = [[b for b in self.path(body) if b in moved] for body in self.bodies]
         path = max(paths, key=lambda path: len(self._names(path)))
@@ -170,8 +173,35 @@ class Tree:
             if len(branches) > 1 and max(map(len, deeper)) - above <= above / 2:
                 path = path[:above]
                 break
+        if end is None and len(path) > 2 and self._is_jaw(path[-1]):
+            path = path[:-1]
         below = self._names(b for b in moved if path[-1] in self.path(b)[:-1])
         return self._limb(self._names(path), below, path[0], path[-1])
+
+    def _is_jaw(self, body: int) -> bool:
+        """Whether a body without branches closes on the one above, which reaches as far."""
+        joint, (away, own, other) = self.model.body_jntadr[body], self._tips(body)
+        is_aside = np.linalg.norm(away) > _ASIDE * np.linalg.norm(own) > 0.0
+        turns_little = self.model.jnt_limited[joint] and np.ptp(self.model.jnt_range[joint]) < np.pi
+        is_end = not any(self._hinges(b) for b in self.bodies if body in self.path(b)[:-1])
+        return bool(is_end and is_aside and turns_little and away @ other > _FINGER * (away @ own))
+
+    def _tips(self, body: int) -> np.ndarray:
+        """Of a body and the one above: points farthest from the joint between them, ``(3, 3)``.
+
+        In the world, relative to the joint; the first row is their direction, that of the body's
+        center of mass.
+        """
+        data, weld, joint = self.data, self.model.body_weldid, self.model.body_jntadr[body]
+        axis, away = data.xaxis[joint], data.subtree_com[body] - data.xanchor[joint]
+        away = away - axis * (axis @ away)
+        above = self.model.body_parentid[body]
+        tips = [away]
+        for link in (body, above):
+            parts = [self._points(b) for b in self.bodies if weld[b] == weld[link]]
+            points = np.concatenate(parts) - data.xanchor[joint]
+            tips.append(points[(points @ away).argmax()])
+        return np.array(tips)
 
     def _limb(self, joints: tuple[str, ...], below: tuple[str, ...], root: int, end: int) -> Limb:
         beside = tuple(name for name in below if name not in joints)
@@ -179,13 +209,18 @@ class Tree:
         return Limb(joints, beside, self.model.body(end).name, self._place(end), center)
 
     def tool(self, arm: Limb) -> np.ndarray:
-        """The grip position in the frame of the arm's end: among fingers, or at its tip, m."""
+        """The grip position in the frame of the arm's end: among fingers, or at its tip, m.
+
+        A single finger closes on the arm's end: the position is between the tips of both.
+        """
         model, data, end = self.model, self.data, self.model.body(arm.end).id
         fingers = [model.jnt_bodyid[model.joint(name).id] for name in arm.beside]
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[end]]
         far = max(welded, key=lambda b: float(np.linalg.norm(data.xpos[b] - data.xpos[end])))
         place = data.xpos[far] if far != end else data.xipos[end]
         place = np.mean(data.xipos[fingers], axis=0) if fingers else place
+        if len(fingers) == 1:
+            place = data.joint(arm.beside[0]).xanchor + self._tips(fingers[0])[1:].mean(axis=0)
         return np.asarray((place - data.xpos[end]) @ data.xmat[end].reshape(3, 3))
 
     def heading(self, legs: Sequence[Limb], soles: Sequence[Foot]) -> float:
