@@ -701,7 +701,8 @@ def test_a_motor_that_drives_a_knee_by_a_gear_acts_on_the_knee(tmp_path: Path) -
         text = text.replace(shank := f'<body name="{n}2"', f"{gear.format(n=n)}{shank}")
         gears += f'<joint joint1="{n}c" joint2="{n}g" polycoef="0 -0.5 0 0 0"/>'
     text = text.replace("</mujoco>", f"<equality>{gears}</equality></mujoco>")
-    prepared = prepared_of(text, tmp_path)
+    limited = '<default><motor ctrllimited="true" forcelimited="false"/></default><worldbody>'
+    prepared = prepared_of(text.replace("<worldbody>", limited), tmp_path)
     assert prepared.robot.legs[0].joints == ("pa", "pb", "pc")
     torques = {servo.joint: servo.torque for servo in prepared.robot.servos}
     assert (torques["pb"], torques["pc"], torques["pg"]) == (20.0, pytest.approx(80.0), 0.0)
@@ -887,6 +888,19 @@ def test_an_arm_is_bent_at_home_although_its_first_link_touches_its_base(tmp_pat
     assert np.abs(prepared.home[1:3]).max() > 0.3
     with pytest.raises(ConfigError, match="--end base: no hinge or slide moves"):
         prepare(read(tmp_path / "robot.xml"), end="base")
+
+
+def test_a_second_arm_is_held_against_its_weight(tmp_path: Path) -> None:
+    arm = ARM[ARM.index('<body name="a">') : ARM.index("</worldbody>")]
+    other = re.sub('name="(.+?)"', r'name="\1_2"', arm[: arm.index('<body name="d"')])
+    other = other.replace('axis="0 1 0"', 'axis="1 0 0"') + "</body>" * 3
+    other = without(other, 'name="b_2" pos', 'name="b_2" euler="0.6 0 0" pos')
+    text = ARM.replace(arm, f'<body name="torso">{arm}{other}</body>')
+    prepared = prepared_of(text, tmp_path)
+    assert prepared.robot.arms[0].joints == ("a", "b", "c", "d")
+    ctrl, home = prepared.ctrl[prepared.model.actuator("b_2").id], home_of(prepared, "b_2")[0]
+    assert abs(ctrl - home) > 0.01
+    assert is_good(prepared, "stands")
 
 
 def test_a_jaw_that_closes_on_the_last_link_is_no_joint_of_the_arm(tmp_path: Path) -> None:

@@ -282,8 +282,11 @@ def symmetric(
 ) -> np.ndarray:
     """`values` of joints, at the indices `places`, averaged over each joint and its mirror image.
 
-    A joint in the middle that is held, such as one of an arm on the back, keeps its value.
+    A joint in the middle that is held, such as one of an arm on the back, keeps its value, and so
+    do all without legs: a second arm does not mirror the first.
     """
+    if not robot.legs:
+        return values.copy()
     signs, even = mirror_signs(model, robot), values.copy()
     for name, other in robot.partners.items():
         if name != other or name in robot.leg_joints:

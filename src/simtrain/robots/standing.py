@@ -306,7 +306,8 @@ def _new_actuator(spec: mujoco.MjSpec, joint: str) -> mujoco.MjsActuator:
     actuator.trntype = mujoco.mjtTrn.mjTRN_JOINT
     actuator.gear = [1.0, *np.zeros(5)]
     actuator.armature, actuator.damping = 0.0, np.zeros_like(actuator.damping)
-    actuator.delay, actuator.nsample, actuator.actlimited = 0.0, 0, 0
+    actuator.delay, actuator.nsample = 0.0, 0
+    actuator.actlimited = actuator.ctrllimited = actuator.forcelimited = 0
     return actuator
 
 
