@@ -109,6 +109,43 @@ def test_up_is_where_the_floor_is_not_if_a_person_bends_far(tmp_path: Path) -> N
     assert toes[:, 2].min() == pytest.approx(0.0, abs=0.05)
 
 
+def test_up_is_above_the_feet_of_a_seated_person(tmp_path: Path) -> None:
+    recording = read_recording(write_walk(tmp_path / "walk.bvh", up="z"))
+    frames = np.arange(len(recording.positions))
+    places = {"hip": (0.0, 0.55), "knee": (0.5, 0.5), "ankle": (0.5, 0.08), "toe": (0.67, 0.0)}
+    places |= {"shoulder": (-0.05, 1.15), "elbow": (0.0, 0.85), "wrist": (0.25, 0.85)}
+    seated = recording.positions.copy()
+    for landmark, joint in find_landmarks(recording, {}).items():
+        x, z = places[landmark.split("_")[1]]
+        seated[:, joint] = [x, 0.1 if "left" in landmark else -0.1, z]
+    moved = np.arange(seated.shape[1]) == find_landmarks(recording, {})["left_wrist"]
+    seated[:, moved, 2] += 0.1 * np.sin(0.2 * frames)[:, None]
+    seated[:, :, 2] += 0.01 * np.sin(0.3 * frames)[:, None]  # feet tap
+    person = person_of(dataclasses.replace(recording, positions=seated), {}, 50.0)
+    assert person.at["left_shoulder"][:, 2].min() > 1.0
+
+
+def test_knees_that_bend_little_do_not_mirror_a_person_without_toes(tmp_path: Path) -> None:
+    recording = read_recording(write_walk(tmp_path / "walk.bvh", up="z"))
+    joints = find_landmarks(recording, {})
+    still = np.repeat(recording.positions[:1], 120, axis=0)
+    for side, y in (("left", 0.1), ("right", -0.1)):
+        for part, x, z in (("hip", 0.0, 0.9), ("knee", -0.02, 0.5), ("ankle", 0.0, 0.08)):
+            still[:, joints[f"{side}_{part}"]] = [x, y, z]
+        still[:, joints[f"{side}_toe"]] = [0.0, y, 0.02]
+        still[:, joints[f"{side}_wrist"]] = [0.4, y, 1.2]
+    still[:, joints["left_wrist"], 2] += 0.1 * np.sin(0.2 * np.arange(120))
+    person = person_of(dataclasses.replace(recording, positions=still), {}, 50.0)
+    assert person.at["left_wrist"][:, 0].min() > 0.0
+
+
+def test_positions_of_a_person_may_have_any_name(tmp_path: Path) -> None:
+    path = write_walk(tmp_path / "walk.bvh")
+    recording = read_recording(path)
+    np.savez(tmp_path / "a.npz", joint_pos=recording.positions, names=recording.names, fps=60)
+    assert read_recording(tmp_path / "a.npz").names == recording.names
+
+
 def _braces_on_lines(text: str) -> str:
     return text.replace("\n{", " {")
 
@@ -118,7 +155,7 @@ def _braces_on_lines(text: str) -> str:
     [
         _braces_on_lines,
         lambda text: "\ufeff" + text.replace("JOINT", "Joint").replace("OFFSET", "offset"),
-        lambda text: text.replace("Time: 0.", "Time: 0,").replace("Xpos", "XPos"),
+        lambda text: text.replace("Xpos", "XPos").replace("MOTION", "Motion").replace("\n", "\r\n"),
         lambda text: text.replace("mixamorig:Left", "Bip 01 Left").replace("mixamorig:", "Bip 01 "),
     ],
 )

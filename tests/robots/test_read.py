@@ -32,7 +32,20 @@ def test_links_of_a_urdf_that_nothing_collides_with_keep_their_visual_shapes(
         np.testing.assert_allclose(sole.center, [0.03, 0.0, -0.05], atol=1e-6)
 
 
-def test_a_box_without_a_size_is_no_shape(tmp_path: Path) -> None:
-    empty = '<visual><geometry><box size="0 0 0"/></geometry></visual>'
-    text = without(biped(), '<link name="u4">', f'<link name="u4">{empty}')
-    assert len(read(model_file(text, tmp_path, "urdf")).spec.geoms) == 2
+@pytest.mark.parametrize(
+    "shape",
+    [
+        '<box size="0 0 0"/>',
+        '<box size="0.1 0.1 0"/>',
+        '<cylinder radius="0.1" length="0"/>',
+        '<plane size="1 1"/>',
+        '<mesh filename=""/>',
+        "",
+    ],
+)
+def test_visual_shapes_that_are_none_are_left_out(shape: str, tmp_path: Path) -> None:
+    visual = f"<visual/><visual><geometry>{shape}</geometry></visual>"
+    text = without(biped(), '<link name="u4">', f'<link name="u4">{visual}')
+    source = read(model_file(text, tmp_path, "urdf"))
+    assert len(source.spec.geoms) == 2
+    assert source.spec.compile().nbody > 1

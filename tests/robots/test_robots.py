@@ -537,6 +537,12 @@ def test_names_of_sides_are_whole_words(tmp_path: Path) -> None:
     assert sides == {"left-(.*)": "right-(.*)", "left_(.*)": "right_(.*)"}
 
 
+def test_a_prefix_of_one_side_alone_does_not_catch_all_names(tmp_path: Path) -> None:
+    text = re.sub('"jv([0-9])', r'"r_joint_\1', re.sub('"ju([0-9])', r'"joint_\1', biped()))
+    sides = gait(prepared_of(text, tmp_path, "urdf")).mirror
+    assert sides == {"left_(.*)": "right_(.*)", "joint_(.*)": "r_joint_(.*)"}
+
+
 def test_legs_follow_their_steps_although_the_motors_are_weak(tmp_path: Path) -> None:
     prepared = prepared_of(quadruped(actuators=MOTORS.replace('gear="20"', 'gear="8"')), tmp_path)
     model, rate = prepared.model, 2.0 * np.pi * gait(prepared).frequency
@@ -914,6 +920,8 @@ def test_a_jaw_that_closes_on_the_last_link_is_no_joint_of_the_arm(tmp_path: Pat
     assert robot.tool[1:] == pytest.approx([0.0, 0.1], abs=0.01)
     longer = robot_of(ARM[:hand] + fixed + jaw.format(0.1) + end, tmp_path)
     assert longer.arms[0].joints[-1] == "jaw"
+    folded = jaw.format(0.04).replace("-0.02 0.04", "-0.02 -0.04")  # back along the arm
+    assert robot_of(ARM[:hand] + folded + end, tmp_path).arms[0].joints[-1] == "jaw"
 
 
 def test_an_arm_gets_a_task_in_which_it_reaches(

@@ -36,6 +36,7 @@ _SIDES = {"left": ("left", "l"), "right": ("right", "r")}
 Limb = tuple[int, int, int]
 _BENT, _FOOT = 0.1, 0.05  # of both knees, sine by the squared leg; parts of a leg
 _UPRIGHT, _SLANTED = 0.95, 0.2  # parts of the way from ankles to shoulders along an axis
+_MOVED = 0.05  # parts of a leg
 _SMOOTHED, _FEWEST = 0.15, 5  # s; frames
 _LOW, _SLOW = 0.07, 0.4  # of a foot that stands: parts of a leg, and of a leg a second
 _GAP, _STEP = 0.08, 0.12  # s; shorter gaps in standing are closed, shorter stands left out
@@ -243,8 +244,9 @@ def _faced(at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     forward = np.cross(hips, [0.0, 0.0, 1.0])
     hips /= np.linalg.norm(hips, axis=1, keepdims=True).clip(min=1e-9)
     ahead = (_knee_axis(at) * hips).sum(axis=1).mean()  # knees bend in one direction
-    if abs(ahead) < _BENT and "left_toe" in at:
-        ahead = ((middle(at, "toe") - middle(at, "ankle")) * forward).sum(axis=1).mean()
+    if abs(ahead) < _BENT:
+        toes = middle(at, "toe") - middle(at, "ankle") if "left_toe" in at else np.zeros(3)
+        ahead = (toes * forward).sum(axis=1).mean()
     if ahead < 0.0:  # left-handed axes
         at = {name: place * [1.0, -1.0, 1.0] for name, place in at.items()}
         forward *= [-1.0, 1.0, 1.0]
@@ -262,13 +264,13 @@ def _upward(at: Mapping[str, np.ndarray]) -> tuple[int, bool]:
     """
     trunk = middle(at, "shoulder") - middle(at, "ankle")
     parts = trunk.mean(axis=0) / np.linalg.norm(trunk, axis=1).mean().clip(1e-9)
-    axes = np.flatnonzero(np.abs(parts) > min(_SLANTED, np.abs(parts).max() - 1e-9))
-    if np.abs(parts).max() < _UPRIGHT:
-        places = np.stack(list(at.values())) * np.sign(parts)
-        axes = axes[np.ptp(places.min(axis=0), axis=0)[axes].argsort()]
-    else:
-        axes = axes[np.abs(parts[axes]).argsort()[::-1]]
-    return int(axes[0]), bool(parts[axes[0]] < 0.0)
+    up = int(np.abs(parts).argmax())
+    if abs(parts[up]) < _UPRIGHT:
+        lowest = (np.stack(list(at.values())) * np.sign(parts)).min(axis=0)
+        spread = np.where(np.abs(parts) > _SLANTED, np.ptp(lowest, axis=0), np.inf)
+        if spread.min() < min(spread[up] / 2.0, spread[up] - _MOVED):
+            up = int(spread.argmin())
+    return up, bool(parts[up] < 0.0)
 
 
 def on_floor(at: dict[str, np.ndarray], fps: float, leg: float) -> Person:

@@ -158,16 +158,13 @@ def _plain_head(text: str) -> str:
     words = "HIERARCHY|ROOT|JOINT|End Site|OFFSET|CHANNELS|MOTION|Frames|Frame Time"
     blanks = r"[ \t]+"
     for word in words.split("|"):
-        pattern = rf"^[ \t]*{blanks.join(word.split())}(?=[ \t:]|$)"
+        pattern = rf"^[ \t]*{blanks.join(word.split())}(?=[\s:]|$)"
         text = re.sub(pattern, word, text, flags=re.MULTILINE | re.IGNORECASE)
 
     def joined(line: re.Match[str]) -> str:
         return f"{line[1]} {'_'.join(line[2].split())}"
 
     text = re.sub(r"^(ROOT|JOINT)[ \t]+(.*)$", joined, text, flags=re.MULTILINE)
-    text = re.sub(
-        r"(?<=^Frame Time)(.*)$", lambda t: t[0].replace(",", "."), text, flags=re.MULTILINE
-    )
     return "".join(f"{line.strip()}\n" for line in text.splitlines() if line.strip())
 
 
@@ -196,7 +193,7 @@ def _read_arrays(data: bytes, fps: float | None, names: tuple[str, ...]) -> Reco
     rate = fps or float(np.asarray(rates[0] if rates else _USUAL_RATE).reshape(-1)[0])
     if "trans" in arrays and ("poses" in arrays or "root_orient" in arrays):
         return Recording(rate, _SMPL_JOINTS, _SMPL_PARENTS, _amass_positions(arrays))
-    if "joint_pos" in arrays:
+    if "joint_pos" in arrays and arrays["joint_pos"].ndim == 2:
         raise ConfigError("it is the motion of a robot; `motion check` and `convert` are for these")
     shaped = [a for a in arrays.values() if a.ndim == 3 and a.shape[2] == 3 and a.dtype.kind == "f"]
     if len(shaped) != 1:

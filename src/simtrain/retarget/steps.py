@@ -105,12 +105,13 @@ def _sole_path(
     ahead = np.unwrap(np.arctan2(-left[:, 0], left[:, 1]))
     yaw = (np.arctan2(foot[:, 1], foot[:, 0]) - ahead + np.pi) % (2.0 * np.pi) - np.pi
     level = np.linalg.norm(foot[:, :2], axis=1)
-    unknown = (level < _LEVEL * np.median(level)) | (np.abs(yaw) > _TURNED)
+    is_upright = np.linalg.norm(left[:, :2], axis=1) > np.linalg.norm(left, axis=1) / 2.0
+    unknown = (level < _LEVEL * np.median(level)) | (is_upright & (np.abs(yaw) > _TURNED))
     if unknown.any() and not unknown.all():
         frames = np.arange(len(yaw))  # the heading of toes that point down or back is not known
         yaw = np.interp(frames, frames[~unknown], yaw[~unknown])
         yaw = gaussian_filter1d(yaw, 0.04 * person.fps, mode="nearest")
-    yaw += ahead
+    yaw = np.unwrap(yaw + ahead)
     stands, pitch = person.stands[side], person.pitch[side] * bool(sole.length)
     ankle = scale * person.at[f"{side}_ankle"] + aside
     ankle[:, 2] = sole.ankle[2] + scale * (person.at[f"{side}_ankle"][:, 2] - person.ankle_height)

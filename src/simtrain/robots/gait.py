@@ -173,5 +173,7 @@ def _difference(one: str, other: str) -> tuple[str, str, str, str]:
         after = commonprefix(backward)[::-1]  # noqa: RUF071
         if before or after:
             break
+    if after and min(len(parts) for parts in backward) == len(after):  # a prefix of one side alone
+        after = after[1:]
     a, b = ("".join(parts[len(after) :][::-1]) for parts in backward)
     return "".join(before), a, b, "".join(after)

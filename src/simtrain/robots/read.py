@@ -31,6 +31,7 @@ _MOST_BODIES, _MOST_DOFS, _MOST_FILES = 1000, 300, 100_000
 _FORMER = {"apirate", "convexhull", "mpr_iterations", "mpr_tolerance", "sensornoise"}
 """Attributes of MJCF that were removed from it, and on which nothing here depends."""
 _FOREIGN = rf"repeated element: 'material'|unrecognized attribute: '({'|'.join(sorted(_FORMER))})'"
+_SHAPE = r'<(box|cylinder|sphere|capsule)\b|<mesh\b[^>]*filename="[^"]+"'
 _ROUNDED = 1.01  # of a moment of inertia that is the sum of the others
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
@@ -116,8 +117,11 @@ def _with_visuals(path: Path) -> str:
         return text
 
     def without_doubles(link: re.Match[str]) -> str:
-        visual = "<visual\\b.*?</visual>" if "<collision" in link[0] else "(?!)"
-        return re.sub(visual, _empty_lines, link[0], flags=re.DOTALL)
+        def kept(visual: re.Match[str]) -> str:
+            is_kept = "<collision" not in link[0] and re.search(_SHAPE, visual[0])
+            return visual[0] if is_kept else _empty_lines(visual)
+
+        return re.sub(r"<visual\b[^>]*/>|<visual\b.*?</visual>", kept, link[0], flags=re.DOTALL)
 
     text = re.sub(r"<link\b.*?</link>", without_doubles, text, flags=re.DOTALL)
     shown = r'\1<mujoco><compiler discardvisual="false"/></mujoco>'
@@ -313,10 +317,13 @@ def _mend_points(source: Source) -> None:
 
     Boxes and cylinders without a size, which stand for no shape, are removed.
     """
-    solid = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CYLINDER
-    for geom in source.spec.geoms:
-        if geom.type in solid and not geom.size[0] and not geom.meshname:
-            source.spec.delete(geom)
+    sizes = {mujoco.mjtGeom.mjGEOM_BOX: 3, mujoco.mjtGeom.mjGEOM_CYLINDER: 2}
+    solid = [geom for geom in source.spec.geoms if geom.type in sizes and not geom.meshname]
+    flat = [geom for geom in solid if not all(geom.size[: sizes[geom.type]])]
+    for geom in flat:
+        source.spec.delete(geom)
+    if flat:
+        source.notes.append(f"{len(flat)} boxes or cylinders without a size are left out")
     balls = [geom for geom in source.spec.geoms if geom.type == mujoco.mjtGeom.mjGEOM_SPHERE]
     points = [ball for ball in balls if not ball.size[0] and not ball.meshname]
     for point in points:

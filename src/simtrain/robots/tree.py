@@ -183,8 +183,17 @@ class Tree:
         joint, (away, own, other) = self.model.body_jntadr[body], self._tips(body)
         is_aside = np.linalg.norm(away) > _ASIDE * np.linalg.norm(own) > 0.0
         turns_little = self.model.jnt_limited[joint] and np.ptp(self.model.jnt_range[joint]) < np.pi
+        *_, before, _ = [b for b in self.path(body) if self._hinges(b)]
+        before = self.data.xanchor[self.model.body_jntadr[before]]
+        is_beyond = away @ (self.data.xanchor[joint] - before) > 0.0
         is_end = not any(self._hinges(b) for b in self.bodies if body in self.path(b)[:-1])
-        return bool(is_end and is_aside and turns_little and away @ other > _FINGER * (away @ own))
+        return bool(
+            is_end
+            and is_beyond
+            and is_aside
+            and turns_little
+            and away @ other > _FINGER * (away @ own)
+        )
 
     def _tips(self, body: int) -> np.ndarray:
         """Of a body and the one above: points farthest from the joint between them, ``(3, 3)``.
@@ -219,7 +228,7 @@ class Tree:
         far = max(welded, key=lambda b: float(np.linalg.norm(data.xpos[b] - data.xpos[end])))
         place = data.xpos[far] if far != end else data.xipos[end]
         place = np.mean(data.xipos[fingers], axis=0) if fingers else place
-        if len(fingers) == 1:
+        if len(fingers) == 1 and self._is_jaw(fingers[0]):
             place = data.joint(arm.beside[0]).xanchor + self._tips(fingers[0])[1:].mean(axis=0)
         return np.asarray((place - data.xpos[end]) @ data.xmat[end].reshape(3, 3))
 
