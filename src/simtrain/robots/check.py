@@ -11,8 +11,8 @@ import numpy as np
 from simtrain.robots.kinematics import at
 from simtrain.robots.prepare import Prepared
 from simtrain.robots.read import refused
+from simtrain.robots.shapes import inertia_sizes
 from simtrain.robots.standing import Guided, equilibrium, on_ground
-from simtrain.robots.tree import inertia_sizes
 
 STANDS_S = 3.0
 _SINKS = 0.05

@@ -30,6 +30,7 @@ from simtrain.robots.kinematics import (
     touching_bodies,
 )
 from simtrain.robots.read import Source, compiled, refused
+from simtrain.robots.shapes import inertia_sizes
 from simtrain.robots.standing import (
     CONTROL_STEP,
     add_servos,
@@ -41,7 +42,7 @@ from simtrain.robots.standing import (
     stiffen,
     targets,
 )
-from simtrain.robots.tree import Foot, Limb, inertia_sizes
+from simtrain.robots.tree import Foot, Limb
 
 _WEIGHT_SHARE = 0.7
 """Torque of a joint whose motor has no limit, as a fraction of weight times hip height."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import mujoco
 import numpy as np
 
 from simtrain.env.control.transmission import joint_actuators
 from simtrain.errors import ConfigError, did_you_mean
+from simtrain.robots.shapes import collides, inertia_box, level_normal, radius, surface
 
-_ROUND = [int(mujoco.mjtGeom.mjGEOM_SPHERE), int(mujoco.mjtGeom.mjGEOM_CAPSULE)]
-_MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
-_CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 _SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)  # hinges come after it
 LATERAL = 0.75
 """Minimum lateral part of the axis of a hip, a knee or an ankle."""
@@ -187,13 +184,8 @@ class Tree:
         before = self.data.xanchor[self.model.body_jntadr[before]]
         is_beyond = away @ (self.data.xanchor[joint] - before) > 0.0
         is_end = not any(self._hinges(b) for b in self.bodies if body in self.path(b)[:-1])
-        return bool(
-            is_end
-            and is_beyond
-            and is_aside
-            and turns_little
-            and away @ other > _FINGER * (away @ own)
-        )
+        reaches = away @ other > _FINGER * (away @ own)
+        return bool(is_end and is_beyond and is_aside and turns_little and reaches)
 
     def _tips(self, body: int) -> np.ndarray:
         """Of a body and the one above: points farthest from the joint between them, ``(3, 3)``.
@@ -283,9 +275,9 @@ class Tree:
         model, body = self.model, self.model.body(end).id
         welded = [b for b in self.bodies if model.body_weldid[b] == model.body_weldid[body]]
         geoms = np.flatnonzero(np.isin(model.geom_bodyid, welded)).tolist()
-        geoms = [g for g in geoms if _collides(model, g)] or geoms
-        shapes = [(g, _surface(self.data, g, -self.up)) for g in geoms]
-        shapes = shapes or [(-1, _inertia_box(self.data, body))]
+        geoms = [g for g in geoms if collides(model, g)] or geoms
+        shapes = [(g, surface(self.data, g, -self.up)) for g in geoms]
+        shapes = shapes or [(-1, inertia_box(self.data, body))]
         owners = np.repeat([g for g, _ in shapes], [len(points) for _, points in shapes])
         points = self._in_base(np.concatenate([points for _, points in shapes]))
         lowest, down = points[:, 2].min(), np.array([0.0, 0.0, -1.0])
@@ -295,9 +287,9 @@ class Tree:
         center[2], length = lowest, float(np.ptp(sole, axis=0)[:2].max())
         if length < 0.1 * max(self.scale, self._reach(body, center)):
             first, length = points[:, 2].argmin(), 0.0
-            if owners[first] >= 0 and (ball := _radius(model, owners[first])):
+            if owners[first] >= 0 and (ball := radius(model, owners[first])):
                 center = points[first] + [0.0, 0.0, ball]
-        elif len(sole) > 2 and (normal := _level(sole)) is not None:
+        elif len(sole) > 2 and (normal := level_normal(sole)) is not None:
             down, center = normal, center + normal * ((sole - center) @ normal).max()
         frame, place = self.data.xmat[body].reshape(3, 3), self.data.xpos[body]
         return Foot(
@@ -380,7 +372,7 @@ class Tree:
     def _points(self, body: int) -> np.ndarray:
         """Points on the surface of a body, and its position, in the world, ``(n, 3)``."""
         geoms = np.flatnonzero(self.model.geom_bodyid == body).tolist()
-        shapes = [_surface(self.data, geom, -self.up) for geom in geoms]
+        shapes = [surface(self.data, geom, -self.up) for geom in geoms]
         return np.concatenate([self.data.xpos[[body]], *shapes])
 
     def _in_base(self, points: np.ndarray) -> np.ndarray:
@@ -403,47 +395,3 @@ class Tree:
             text = f"{flag} names {name!r}{did_you_mean(name, bodies)}"
             raise ConfigError(f"{text}; the bodies are {', '.join(bodies)}")
         return bodies[name]
-
-
-def _level(sole: np.ndarray) -> np.ndarray | None:
-    """The direction from a flat sole to the ground, if its points are nearly in a level plane."""
-    _, spread, axes = np.linalg.svd(sole - sole.mean(axis=0), full_matrices=False)
-    normal: np.ndarray = axes[2] * -np.sign(axes[2, 2])
-    return normal if normal[2] < -0.97 and spread[1] > 0.1 * spread[0] else None
-
-
-def _collides(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom can touch anything, by its bits or in a contact pair."""
-    bits = model.geom_contype[geom] or model.geom_conaffinity[geom]
-    return bool(bits) or geom in model.pair_geom1 or geom in model.pair_geom2
-
-
-def _radius(model: mujoco.MjModel, geom: int) -> float:
-    """The rounding radius of a sphere or capsule, m; 0 for other shapes."""
-    return float(model.geom_size[geom, 0]) if model.geom_type[geom] in _ROUND else 0.0
-
-
-def _surface(data: mujoco.MjData, geom: int, direction: np.ndarray) -> np.ndarray:
-    """Points of a geom, including the farthest one in `direction`, in the world, ``(n, 3)``."""
-    model = data.model
-    if model.geom_type[geom] == _MESH:
-        mesh = model.geom_dataid[geom]
-        first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
-        points = model.mesh_vert[first : first + count]
-    else:
-        center, half = np.split(model.geom_aabb[geom], 2)
-        points = center + _CORNERS * (half - _radius(model, geom))
-    frame = data.geom_xmat[geom].reshape(3, 3)
-    return np.asarray(points @ frame.T + data.geom_xpos[geom] + _radius(model, geom) * direction)
-
-
-def inertia_sizes(model: mujoco.MjModel, body: int) -> np.ndarray:
-    """Mean squared distances of a body's mass along the axes of its inertia, m^2, ``(3,)``."""
-    x, y, z = model.body_inertia[body] / model.body_mass[body]
-    return np.asarray(np.maximum([y + z - x, x + z - y, x + y - z], 0.0) / 2.0)
-
-
-def _inertia_box(data: mujoco.MjData, body: int) -> np.ndarray:
-    """Corners of the box with a body's mass and inertia, in the world, ``(8, 3)``."""
-    half, frame = np.sqrt(3.0 * inertia_sizes(data.model, body)), data.ximat[body].reshape(3, 3)
-    return np.asarray((_CORNERS * half) @ frame.T + data.xipos[body])
