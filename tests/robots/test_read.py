@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from robots.models import biped, model_file, robot_of, without
+from robots.models import biped, model_file, quadruped, robot_of, without
 
 from simtrain.robots.read import read
 
@@ -49,3 +49,13 @@ def test_visual_shapes_that_are_none_are_left_out(shape: str, tmp_path: Path) ->
     source = read(model_file(text, tmp_path, "urdf"))
     assert len(source.spec.geoms) == 2
     assert source.spec.compile().nbody > 1
+
+
+def test_an_inertia_larger_than_the_robot_is_replaced_by_that_of_its_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "robot.xml"
+    path.write_text(quadruped().replace('diaginertia="0.1 0.2 0.2"', 'diaginertia="100 100 100"'))
+    source = read(path)
+    (inertia,) = np.unique(source.spec.compile().body("middle").inertia)
+    corners = np.array([0.2, 0.08, 0.05])
+    assert inertia == pytest.approx(0.4 * 10.0 * corners @ corners)
+    assert "the inertia of middle is that of something larger" in " ".join(source.notes)

@@ -795,7 +795,6 @@ CHANGES = [
     ('name="pb" axis="0 1 0" range="-1.5 2.5"', 'name="pb" type="ball"', "make hinges of pb"),
     ('"radian"', '"degree"', "is its unit right"),
     ('name="p2" pos="0 0 -0.2"', 'name="p2" pos="0 0 -200"', "meters"),
-    ('"0.1 0.2 0.2"', '"100 200 200"', "the inertia of middle is"),
     ('"0.1 0.2 0.2"', '"nan 1 1"', "inertia of middle is not finite"),
     ('mass="10"', 'mass="0"', "mass of middle is 0.0001 of"),
     ('mass="10"', 'mass="1e300"', "body middle has body_mass"),
@@ -991,7 +990,9 @@ def test_a_name_that_looks_like_markup_is_shown(
 ) -> None:
     prepared = prepared_of(quadruped().replace('"p2"', '"[/b]"'), tmp_path)
     show(prepared, check(prepared), "dog")
-    assert "foot on [/b]" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "foot on _/b_" in shown
+    assert "such as '[/b]'" in shown
 
 
 def test_one_of_two_legs_can_carry_the_robot(tmp_path: Path) -> None:

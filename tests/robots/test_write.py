@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -45,12 +46,18 @@ def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["a&quot;)&#10;open(&quot;run&quot;)", "a b", "a(", "a&#xA;b"])
-def test_a_name_that_is_no_word_is_refused(name: str, tmp_path: Path) -> None:
-    text = quadruped().replace('"pa"', f'"{name}"')
-    prepared = prepared_of(text, tmp_path)
-    with pytest.raises(ConfigError, match="is a name of the model that no task can use"):
-        write(prepared, "dog", tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["robot.xml"]
+def test_names_that_no_task_can_use_are_replaced_in_the_whole_model(
+    name: str, tmp_path: Path
+) -> None:
+    text = quadruped().replace('"pa"', f'"{name}"').replace('"qa"', '"qa_"')
+    prepared = prepared_of(text.replace('"ra"', '"qa "'), tmp_path)
+    assert "2 names have characters" in " ".join(prepared.notes)
+    write(prepared, "dog", tmp_path / "new")
+    runpy.run_path(str(tmp_path / "new/tasks/dog/velocity.py"))
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/scene.xml"))
+    joints = [model.joint(number).name for number in model.actuator_trnid[:, 0]]
+    assert len(set(joints)) == model.nu == 12
+    assert all(re.fullmatch(r"[\w./:-]+", joint) for joint in joints)
 
 
 @pytest.mark.parametrize("high", [2.5, 2.6])

@@ -16,6 +16,7 @@ import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import read_in_child_first
+from simtrain.robots.shapes import inertia_sizes, surface
 
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
 _BALL = mujoco.mjtJoint.mjJNT_BALL
@@ -23,6 +24,8 @@ _FAR = 50.0
 """A size of a part, or a distance from its parent, that no robot has, m."""
 _POINT = 0.005
 """Radius of a ball that has none, m."""
+_UNKNOWN = 0.016
+"""Radius of a body of unknown size, m."""
 _NOTHING = 0.01
 """Mass of less than any robot, kg."""
 _SUFFIXES = (".obj", ".stl", ".msh")
@@ -33,6 +36,7 @@ _FORMER = {"apirate", "convexhull", "mpr_iterations", "mpr_tolerance", "sensorno
 _FOREIGN = rf"repeated element: 'material'|unrecognized attribute: '({'|'.join(sorted(_FORMER))})'"
 _SHAPE = r'<(box|cylinder|sphere|capsule)\b|<mesh\b[^>]*filename="[^"]+"'
 _ROUNDED = 1.01  # of a moment of inertia that is the sum of the others
+_UNUSABLE = r"[^\w./:-]"  # characters of names, in Python and in patterns
 _LARGEST_NUMBER = 1e10  # as MuJoCo's own for positions and speeds
 _NUMBERS = (
     *("body_pos", "body_quat", "body_ipos", "body_mass", "body_inertia", "jnt_pos", "jnt_axis"),
@@ -84,7 +88,10 @@ def _read(path: Path, base: str | None) -> Source:
         _find_files(source, path)
         _mend_points(source)
         _mend_inertias(source, is_urdf=path.suffix.lower() == ".urdf")
-        _check_size(_compile(source), path)
+        model = _compile(source)
+        _check_size(model, path)
+        _mend_large_inertias(source, model)
+        _mend_names(source)
         named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
         for name in sorted(named - {material.name for material in spec.materials}):
             spec.add_material(name=name)
@@ -168,6 +175,47 @@ def _compile(source: Source) -> mujoco.MjModel:
             if geom.meshname == found[1] and np.isnan(geom.mass):
                 geom.mass = 0.0
         source.notes.append(f"the mesh {found[1]} has no volume, so it has no mass")
+
+
+def _mend_large_inertias(source: Source, model: mujoco.MjModel) -> None:
+    """Replace inertias of something larger than the robot, as editors write for none, in place."""
+    data, mended = mujoco.MjData(model), []
+    mujoco.mj_kinematics(model, data)
+    heavy = np.flatnonzero(model.body_mass > 1e-3 * model.body_mass.sum())
+    size = max(np.ptp(data.xipos[heavy], axis=0).max(), 2.0 * model.geom_rbound.max(initial=0.0))
+    for number in heavy.tolist():
+        body = source.spec.bodies[number]
+        if body.explicitinertial and size**2 < inertia_sizes(model, number).sum():
+            shapes = [surface(data, geom.id, np.zeros(3)) for geom in body.geoms]
+            away = np.concatenate(shapes or [data.xipos[[number]]]) - data.xipos[number]
+            radius = max(float(np.linalg.norm(away, axis=1).mean()), _UNKNOWN)
+            body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
+            body.inertia = np.full(3, 0.4 * body.mass * radius**2)
+            mended.append(body.name)
+    if mended:
+        text = f"the inertia of {', '.join(mended[:5])} is that of something larger than the robot"
+        source.notes.append(f"{text}: replaced by that of a ball of its size")
+
+
+def _mend_names(source: Source) -> None:
+    """Replace characters of names that a task cannot use, in the whole model."""
+    root = ElementTree.fromstring(source.spec.to_xml())
+    names = {str(element.get("name")) for element in root.iter() if "name" in element.attrib}
+    new: dict[str, str] = {}
+    for name in sorted(name for name in names if re.search(_UNUSABLE, name)):
+        plain = re.sub(_UNUSABLE, "_", name)
+        new[name] = plain + "_" * sum(other.rstrip("_") == plain.rstrip("_") for other in names)
+        names.add(new[name])
+    if not new:
+        return
+    for element in root.iter():
+        changed = {key: new[value] for key, value in element.attrib.items() if value in new}
+        element.attrib.update(changed)
+    source.spec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
+    source.base = new.get(source.base, source.base)
+    first, second = next(iter(new.items()))
+    text = f"{len(new)} names have characters that a task cannot use, such as {first!r}"
+    source.notes.append(f"{text}: it is {second} now")
 
 
 def _check_size(model: mujoco.MjModel, path: Path) -> None:
@@ -347,7 +395,7 @@ def _mend_inertias(source: Source, *, is_urdf: bool) -> None:
         moments = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
         if body.explicitinertial and moments.min() <= 0.0:
             body.fullinertia = [np.nan, 0.0, 0.0, 0.0, 0.0, 0.0]
-            body.inertia = np.full(3, max(body.mass, 1e-3) * 1e-4)  # of a ball of 1.6 cm
+            body.inertia = np.full(3, 0.4 * max(body.mass, 1e-3) * _UNKNOWN**2)
             mended.append(body.name)
         elif body.explicitinertial and moments[2] > _ROUNDED * (moments[0] + moments[1]):
             balanced.append(body.name)

@@ -174,7 +174,7 @@ def _velocity_file(prepared: Prepared, figures: Gait, name: str) -> str:
         hip_height=round(prepared.hip_height, 3),
         base_height=round(float(prepared.home[2]), 3),
         foot_geoms=_strings([model.geom(g).name for g in np.flatnonzero(soles)], 8),
-        base=_plain(model.body(heaviest).name),
+        base=model.body(heaviest).name,
         timestep=prepared.timestep,
         decimation=prepared.decimation,
         symmetry=symmetry,
@@ -234,7 +234,7 @@ def _function(name: str) -> str:
 
 def _strings(words: Sequence[str], depth: int = 0) -> str:
     """A tuple of strings as source text, on several lines if needed."""
-    line = ", ".join(f'"{_plain(word)}"' for word in words) + ("," if len(words) == 1 else "")
+    line = ", ".join(f'"{word}"' for word in words) + ("," if len(words) == 1 else "")
     if len(line) + depth < 80:
         return f"({line})"
     lines = indent(_wrapped(line + ",", _WIDTH - depth - 4), " " * (depth + 4))
@@ -243,14 +243,6 @@ def _strings(words: Sequence[str], depth: int = 0) -> str:
 
 def _wrapped(words: str, width: int) -> str:
     return fill(words, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _plain(word: str) -> str:
-    """A name that can be used in Python and in a pattern; ConfigError for another."""
-    if not re.fullmatch(r"[\w./:-]+", word):
-        text = f"{word[:80]!r} is a name of the model that no task can use"
-        raise ConfigError(f"{text}; write one of letters, digits and _ - . / : alone")
-    return word
 
 
 def _table(values: dict[str, float]) -> str:
