@@ -41,12 +41,14 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "large").write_bytes(b"")
     os.truncate(tmp_path / "large", 2**42)
+    (tmp_path / "pointer").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     for path, reason in {
         tmp_path / "pipe": "it is no regular file",
         Path("/dev/zero"): "it is no regular file",
         tmp_path: "Is a directory",
         tmp_path / "loop": "Too many levels of symbolic links",
         tmp_path / "gone": "No such file or directory",
+        tmp_path / "pointer": "Git LFS has not loaded it; say `git lfs pull`",
         tmp_path / "large": r"it has 4.1e\+03 GiB, and at most .* GiB can be read",
     }.items():
         with pytest.raises(ConfigError, match=f"^the file {path} cannot be read: {reason}"):

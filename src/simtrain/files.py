@@ -20,6 +20,8 @@ import yaml
 from simtrain.errors import ConfigError
 
 T = TypeVar("T")
+LFS_POINTER = b"version https://git-lfs"
+"""The first bytes of a file that Git LFS has not loaded."""
 _TEMPORARY = ".tmp"
 _CONTAINER = Path("/sys/fs/cgroup")
 _LARGEST_MODEL = 20 * 10**6  # bytes
@@ -48,8 +50,9 @@ def as_json(value: Any, indent: int | None = None) -> str:
 def read_file(path: Path, what: str, most: int | None = None) -> bytes:
     """The content of a regular file.
 
-    ConfigError, which begins with `what` and the path, if it is no regular file, cannot be read, or
-    has more than `most` bytes; by default more than half of the memory that is free.
+    ConfigError, which begins with `what` and the path, if it is no regular file, cannot be read, is
+    a pointer of Git LFS, or has more than `most` bytes; by default more than half of the memory
+    that is free.
     """
     most = available_memory() // 2 if most is None else most
     try:
@@ -57,11 +60,14 @@ def read_file(path: Path, what: str, most: int | None = None) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and status.st_size <= most:
-                return file.read(status.st_size)
-        reason = f"it has {gib(status.st_size)}, and at most {gib(most)} can be read"
-        if not stat.S_ISREG(status.st_mode):
-            reason = "it is no regular file"
+            if not stat.S_ISREG(status.st_mode):
+                reason = "it is no regular file"
+            elif status.st_size > most:
+                reason = f"it has {gib(status.st_size)}, and at most {gib(most)} can be read"
+            elif (data := file.read(status.st_size)).startswith(LFS_POINTER):
+                reason = "Git LFS has not loaded it; say `git lfs pull` in its repository"
+            else:
+                return data
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     raise ConfigError(f"{what} {_short(path)} cannot be read: {reason}".strip())

@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 
 from simtrain.errors import ConfigError, did_you_mean
-from simtrain.files import read_in_child_first
+from simtrain.files import LFS_POINTER, read_in_child_first
 from simtrain.robots.shapes import inertia_sizes, surface
 
 _SLIDE, _HINGE = mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE
@@ -355,9 +355,7 @@ def _is_readable(file: Path) -> bool:
         head = mesh.read(84)
     faces = int.from_bytes(head[80:], "little")
     is_stl = 1 <= faces <= _MOST_FACES and file.stat().st_size >= 84 + 50 * faces
-    return not head.startswith(b"version https://git-lfs") and (
-        is_stl or file.suffix.lower() != ".stl"
-    )
+    return not head.startswith(LFS_POINTER) and (is_stl or file.suffix.lower() != ".stl")
 
 
 def _mend_points(source: Source) -> None:
