@@ -88,7 +88,7 @@ def g1_tracking() -> TaskCfg:
         foot_geoms="(left|right)_foot[12]_collision",
         trunk="torso_link",
         mass_scale=(0.9, 1.1),
-        center_of_mass=((-0.025, 0.025), (-0.05, 0.05), (-0.05, 0.05)),
+        center_of_mass=((-0.022, 0.022),) * 3,  # as in the walking tasks
         encoder_bias=0.01,
         after_steps=CALM_STEPS,
     )
