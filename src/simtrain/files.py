@@ -92,12 +92,9 @@ class _PlainLoader(yaml.SafeLoader):
 def read_in_child_first(path: Path, read: Callable[[], T]) -> T:
     """Read a model in a separate process first: some crash MuJoCo, or keep it busy for hours.
 
-    Raises the ConfigError of that process, or one if its limits kill it.
+    Raises the ConfigError of `read_file` or that process, or one if its limits kill it.
     """
-    if not path.is_file():
-        raise ConfigError(f"the model {path} is not a file")
-    if path.stat().st_size > _LARGEST_MODEL:
-        raise ConfigError(f"the model {path} has more than {_LARGEST_MODEL // 10**6} MB")
+    read_file(path, "the model", _LARGEST_MODEL)
     reading, writing = os.pipe()
     if not (child := os.fork()):
         _answer(writing, read)

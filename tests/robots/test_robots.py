@@ -992,7 +992,7 @@ def test_a_name_that_looks_like_markup_is_shown(
     show(prepared, check(prepared), "dog")
     shown = capsys.readouterr().out
     assert "foot on _/b_" in shown
-    assert "such as '[/b]'" in shown
+    assert "'[/b]' is" in shown
 
 
 def test_one_of_two_legs_can_carry_the_robot(tmp_path: Path) -> None:

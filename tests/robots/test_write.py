@@ -49,14 +49,18 @@ def test_a_second_run_says_what_differs_and_overwrites_nothing(tmp_path: Path) -
 def test_names_that_no_task_can_use_are_replaced_in_the_whole_model(
     name: str, tmp_path: Path
 ) -> None:
-    text = quadruped().replace('"pa"', f'"{name}"').replace('"qa"', '"qa_"')
-    prepared = prepared_of(text.replace('"ra"', '"qa "'), tmp_path)
-    assert "2 names have characters" in " ".join(prepared.notes)
+    more = '<size nkey="1"/><default><default class="c"><geom material="gone"/></default></default>'
+    text = quadruped(extra=more).replace('"pa"', f'"{name}"').replace('"middle"', '"b&#10;"')
+    for old, new in (("qa", "c("), ("ra", "c__"), ("sa", "c)")):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    prepared = prepared_of(text, tmp_path)
+    assert "4 are replaced" in " ".join(prepared.notes)
     write(prepared, "dog", tmp_path / "new")
     runpy.run_path(str(tmp_path / "new/tasks/dog/velocity.py"))
     model = mujoco.MjModel.from_xml_path(str(tmp_path / "new/tasks/dog/scene.xml"))
     joints = [model.joint(number).name for number in model.actuator_trnid[:, 0]]
     assert len(set(joints)) == model.nu == 12
+    assert model.nkey == 1
     assert all(re.fullmatch(r"[\w./:-]+", joint) for joint in joints)
 
 

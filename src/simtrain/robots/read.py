@@ -91,10 +91,11 @@ def _read(path: Path, base: str | None) -> Source:
         model = _compile(source)
         _check_size(model, path)
         _mend_large_inertias(source, model)
-        _mend_names(source)
         named = set(re.findall(r' material="([^"]+)"', spec.to_xml()))  # by defaults, too
         for name in sorted(named - {material.name for material in spec.materials}):
             spec.add_material(name=name)
+        _mend_names(source)
+        source.spec.nkey = 0  # a saved number of keyframes, which would be more than there are
     return source
 
 
@@ -153,7 +154,7 @@ def refused(what: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (ValueError, OSError, mujoco.FatalError) as error:
+    except (ValueError, OSError, ElementTree.ParseError, mujoco.FatalError) as error:
         text = " ".join(str(error).removeprefix("Error:").split())[:200]
         advice = "; rename one" if "repeated name" in text else ""
         advice = "; the file is not XML, or its end is missing" if "XML parse" in text else advice
@@ -178,14 +179,19 @@ def _compile(source: Source) -> mujoco.MjModel:
 
 
 def _mend_large_inertias(source: Source, model: mujoco.MjModel) -> None:
-    """Replace inertias of something larger than the robot, as editors write for none, in place."""
-    data, mended = mujoco.MjData(model), []
+    """Replace inertias of something larger than the robot, as editors write for none, in place.
+
+    Bodies with the same moments of inertia as one of these have that of nothing, too.
+    """
+    data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     heavy = np.flatnonzero(model.body_mass > 1e-3 * model.body_mass.sum())
     size = max(np.ptp(data.xipos[heavy], axis=0).max(), 2.0 * model.geom_rbound.max(initial=0.0))
-    for number in heavy.tolist():
-        body = source.spec.bodies[number]
-        if body.explicitinertial and size**2 < inertia_sizes(model, number).sum():
+    impossible = [n for n in heavy.tolist() if size**2 < inertia_sizes(model, n).sum()]
+    moments = {tuple(model.body_inertia[n].round(9)) for n in impossible}
+    mended = []
+    for number, body in enumerate(source.spec.bodies):
+        if body.explicitinertial and tuple(model.body_inertia[number].round(9)) in moments:
             shapes = [surface(data, geom.id, np.zeros(3)) for geom in body.geoms]
             away = np.concatenate(shapes or [data.xipos[[number]]]) - data.xipos[number]
             radius = max(float(np.linalg.norm(away, axis=1).mean()), _UNKNOWN)
@@ -193,29 +199,33 @@ def _mend_large_inertias(source: Source, model: mujoco.MjModel) -> None:
             body.inertia = np.full(3, 0.4 * body.mass * radius**2)
             mended.append(body.name)
     if mended:
-        text = f"the inertia of {', '.join(mended[:5])} is that of something larger than the robot"
-        source.notes.append(f"{text}: replaced by that of a ball of its size")
+        names = ", ".join(mended[:3]) + (", ..." if len(mended) > 3 else "")
+        text = f"{len(mended)} inertias are those of something larger than the robot ({names})"
+        source.notes.append(f"{text}: replaced by those of balls of the bodies' sizes")
 
 
 def _mend_names(source: Source) -> None:
     """Replace characters of names that a task cannot use, in the whole model."""
-    root = ElementTree.fromstring(source.spec.to_xml())
+    text = source.spec.to_xml()
+    if not any(map(re.compile(_UNUSABLE).search, re.findall(r' name="([^"]*)"', text))):
+        return
+    root = ElementTree.fromstring(text)
     names = {str(element.get("name")) for element in root.iter() if "name" in element.attrib}
     new: dict[str, str] = {}
     for name in sorted(name for name in names if re.search(_UNUSABLE, name)):
-        plain = re.sub(_UNUSABLE, "_", name)
-        new[name] = plain + "_" * sum(other.rstrip("_") == plain.rstrip("_") for other in names)
+        new[name] = re.sub(_UNUSABLE, "_", name)
+        while new[name] in names:
+            new[name] += "_"
         names.add(new[name])
-    if not new:
-        return
     for element in root.iter():
         changed = {key: new[value] for key, value in element.attrib.items() if value in new}
         element.attrib.update(changed)
+    base = source.spec.body(source.base).id
     source.spec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
-    source.base = new.get(source.base, source.base)
+    source.base = source.spec.bodies[base].name
     first, second = next(iter(new.items()))
-    text = f"{len(new)} names have characters that a task cannot use, such as {first!r}"
-    source.notes.append(f"{text}: it is {second} now")
+    text = f"of names with characters that a task cannot use, {len(new)} are replaced"
+    source.notes.append(f"{text}: {first!r} is {second} now")
 
 
 def _check_size(model: mujoco.MjModel, path: Path) -> None:
