@@ -179,9 +179,10 @@ def _compile(source: Source) -> mujoco.MjModel:
 
 
 def _mend_large_inertias(source: Source, model: mujoco.MjModel) -> None:
-    """Replace inertias of something larger than the robot, as editors write for none, in place.
+    """Replace inertias of something larger than the robot, in place.
 
-    Bodies with the same moments of inertia as one of these have that of nothing, too.
+    Editors write such numbers where no inertia is known. Other bodies with the same moments of
+    inertia are changed, too.
     """
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
