@@ -20,11 +20,10 @@ import tyro
 from torch import Tensor
 
 from simtrain import MetricTermCfg, TerrainCfg
+from simtrain.api import EvaluationCfg, make_evaluator, open_policy
 from simtrain.env.env import Env
 from simtrain.env.model import evaluation_task
-from simtrain.sim import EngineCfg
-from simtrain.training.evaluator import Estimate, Evaluator
-from simtrain.training.saved_policy import open_policy
+from simtrain.training.evaluator import Estimate
 
 
 @dataclass
@@ -56,7 +55,7 @@ def main() -> None:
     velocity |= {"lin_vel_x": (options.speed,) * 2, "lin_vel_y": (0.0, 0.0)}
     velocity |= {"ang_vel_z": (0.0, 0.0), "rel_heading_envs": 0.0, "rel_standing_envs": 0.0}
     cfg.metrics = {"way": MetricTermCfg(way_from_middle, reduce="last")}
-    evaluator = Evaluator(cfg, options.episodes, engine=EngineCfg(name="mujoco"))
+    evaluator = make_evaluator(EvaluationCfg(options.episodes), cfg)
     found = evaluator(saved.config.ppo.actor, saved.content["actor_state_dict"])
     assert found is not None
     edge = terrain.tile_size / 2.0
