@@ -93,6 +93,7 @@ MISTAKES = {
     "convert a.csv": "files given: 1; it is `uv run simtrain motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
+    "convert person.bvh b.npz": "person.bvh must end with .csv or .npz; `motion retarget` is for",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
     f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run simtrain motion show <file>`",
@@ -108,6 +109,15 @@ MISTAKES = {
 def test_mistakes_are_told_in_one_line(line, here):
     with refused(MISTAKES[line], here):
         motion(line.split())
+
+
+@pytest.mark.parametrize("command", ["convert", "retarget"])
+def test_no_command_writes_over_its_input(command, here):
+    content = Path(SQUAT).read_bytes()
+    (here / "squat.npz").write_bytes(content)
+    with refused("squat.npz is the input, which would be lost; name another file", here):
+        motion([command, "squat.npz", str(here / "squat.npz")])
+    assert (here / "squat.npz").read_bytes() == content
 
 
 def test_a_robot_that_crashes_mujoco_is_refused(here):

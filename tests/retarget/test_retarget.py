@@ -341,6 +341,14 @@ def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
     )
 
 
+def test_rotations_of_amass_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    poses, trans = np.zeros((60, 66)), np.zeros((60, 3))
+    poses[7, 5] = np.nan
+    np.savez(tmp_path / "a.npz", poses=poses, trans=trans, mocap_framerate=30.0)
+    with pytest.raises(ConfigError, match=r"a number is not finite, .* in frame 7"):
+        read_recording(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -352,7 +360,8 @@ def test_amass_stands_upright_in_its_rest_pose(tmp_path: Path) -> None:
         (lambda text: text.replace("Xrot", "Wrot"), "a channel 'wrotation', no position or rot"),
         (lambda text: _HAND, "no person is recognized: left_hip, left_knee"),
         (lambda text: text.partition("MOTION")[0], "no line 'Frame Time'"),
-        (lambda text: text.replace(" 10.00000 ", " 1e20 "), "a position is not finite, or above"),
+        (lambda text: text.replace(" 10.00000 ", " 1e20 "), "a number is not finite, or above"),
+        (lambda text: f"{text.rpartition(' ')[0]} nan\n", "a number is not finite.* in frame 59"),
         (lambda text: _deep(text, 2000), "no BVH, or damaged: maximum recursion depth"),
         (lambda text: text.replace("Frames: ", "Frames: 10000000"), "its head says"),
         (_still, "nothing moves"),

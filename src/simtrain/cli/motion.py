@@ -138,6 +138,8 @@ def motion(arguments: Sequence[str]) -> int:
     if files.endswith("<out.npz>"):
         if paths[1].suffix != ".npz":
             raise ConfigError(f"{paths[1]} must end with .npz")
+        if paths[1].exists() and paths[0].exists() and paths[1].samefile(paths[0]):
+            raise ConfigError(f"{paths[1]} is the input, which would be lost; name another file")
         check_file(paths[1], "the motion")
     return run(config, paths)
 
@@ -147,6 +149,9 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     from simtrain.motion.convert import read_csv, resample
 
     source, output = paths
+    if source.suffix not in (".csv", ".npz"):
+        text = "must end with .csv or .npz; `motion retarget` is for recorded people"
+        raise ConfigError(f"{source} {text}")
     robot = None
     if config.correct:
         from simtrain.retarget.humanoid import load_humanoid

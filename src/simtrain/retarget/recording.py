@@ -96,14 +96,19 @@ def _checked(recording: Recording) -> Recording:
         )
     if len(positions) < round(_SHORTEST * fps) + 1:
         raise ConfigError(f"it has {len(positions)} frames, less than {_SHORTEST:g} s")
-    finite = (np.abs(positions) < _FARTHEST).reshape(len(positions), -1).all(axis=1)
-    if not finite.all():
-        text = f"a position is not finite, or above {_FARTHEST:g}"
-        raise ConfigError(f"{text}, in frame {finite.argmin()}")
+    _check_finite(positions)
     size = np.ptp(positions[0], axis=0).max()
     if not np.ptp(positions, axis=0).max() > _STILL * size:
         raise ConfigError("nothing moves in it")
     return recording
+
+
+def _check_finite(values: np.ndarray) -> None:
+    """Raise ConfigError if a number is not finite, or too large; a row of `values` is a frame."""
+    finite = (np.abs(values) < _FARTHEST).reshape(len(values), -1).all(axis=1)
+    if not finite.all():
+        text = f"a number is not finite, or above {_FARTHEST:g}"
+        raise ConfigError(f"{text}, in frame {finite.argmin()}")
 
 
 def _read_bvh(path: Path, data: bytes) -> Recording:
@@ -126,6 +131,7 @@ def _read_bvh(path: Path, data: bytes) -> Recording:
     if len(lines) != file.FrameCount:
         raise ConfigError(f"it has {len(lines)} frames; its head says {file.FrameCount}")
     values = np.loadtxt(lines, ndmin=2) if lines else np.zeros((0, channels))
+    _check_finite(values)
     rows: list[tuple[str, int, np.ndarray, Rotation]] = []
     above: list[int] = []  # the joint that is open at each depth
     column = 0
@@ -216,6 +222,8 @@ def _amass_positions(arrays: dict[str, np.ndarray]) -> np.ndarray:
         raise ConfigError(
             f"its poses are {poses.shape}; they must be ({frames}, {3 * count} or more)"
         )
+    for rows in (arrays["trans"], poses):
+        _check_finite(rows)
     offsets = [np.asarray(arrays["trans"], dtype=float)]
     for name in _SMPL_JOINTS[1:]:
         side = [-1.0, 1.0, 1.0] if name.startswith("right") else 1.0
