@@ -76,7 +76,8 @@ class RetargetConfig(_OfRobot):
     output_fps: FramesPerSecond = 50.0
     """Frames per second of the motion: the control rate of the policy that follows it."""
     map: tuple[str, ...] = ()
-    """Joints whose names are not recognized, in pairs, such as left_hip LThigh left_knee LShin."""
+    """Joints whose names are not recognized, in pairs, such as left_hip LThigh left_knee LShin.
+    There are hip, knee, ankle, toe, shoulder, elbow and wrist of both sides."""
     fps: FramesPerSecond | None = None
     """Frames per second of an array; None for the value in the file, or 30."""
     names: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from simtrain.env.names import Bounds, Entities, Joints
 
 Sampling = Literal["adaptive", "uniform", "start"]
+_FEEDFORWARD: WeakKeyDictionary[mujoco.MjModel, dict[Any, np.ndarray]] = WeakKeyDictionary()
 _FRAME_LENGTH = 0.2  # of the axes that show a body's target, m
 
 
@@ -180,15 +182,22 @@ class MotionCommand(CommandTerm):
         places = torch.tensor([self._names.index(name) for name in joints.names])
         targets, initial = self._of_joints.rows[:, places], env.initial_qpos[joints.qpos]
         if self.feedforward:
-            from simtrain.motion.forces import servo_offsets  # SciPy's optimization loads slowly
-
             servos = find_driving(env.model, "joint", joints.names, "feedforward", "position")
-            offsets = [servo_offsets(clip, env.model, servos) for clip in self._clips]
-            targets = targets + torch.as_tensor(np.concatenate(offsets)).to(targets)
+            targets = targets + torch.as_tensor(self._feedforward(servos)).to(targets)
             # Initial targets may differ from the positions, to hold the robot's weight.
             initial = env.initial_targets[servos]
         targets = targets - initial
         return lambda: targets.index_select(0, self._frame)
+
+    def _feedforward(self, servos: list[int]) -> np.ndarray:
+        """Offsets of all motions, ``(frames, servos)``; an export makes the same command often."""
+        from simtrain.motion.forces import servo_offsets  # SciPy's optimization loads slowly
+
+        model, key = self._env.model, (self.files, self.held_out, *servos)
+        known = _FEEDFORWARD.setdefault(model, {})
+        if key not in known:
+            known[key] = np.concatenate([servo_offsets(c, model, servos) for c in self._clips])
+        return known[key]
 
     def describe(self) -> dict[str, Any]:
         """See `CommandTerm.describe`: the anchor, and the first frame of each motion."""
