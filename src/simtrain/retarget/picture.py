@@ -12,6 +12,7 @@ from simtrain.retarget.person import LANDMARKS, Person, above
 from simtrain.view.renderer import Canvas
 
 _COLUMNS, _ROWS, _WIDTH, _HEIGHT = 4, 2, 400, 360
+_LEFT = 150  # pixels that are cut off: the camera looks at the robot, left of the person
 _LONG = 100.0  # s, after which the camera has caught up
 _COLOR = (0.9, 0.45, 0.1)
 _TRUNK = ("left_hip", "right_hip", "right_shoulder", "left_shoulder", "left_hip")
@@ -23,16 +24,17 @@ def picture(person: Person, robot: Humanoid, qpos: np.ndarray) -> Image.Image:
     """Evenly spaced frames; the person is orange, scaled to the robot's size, and ahead of it."""
     model, data = robot.model, mujoco.MjData(robot.model)
     frames = np.linspace(0, len(qpos) - 1, _COLUMNS * _ROWS).round().astype(int)
-    model.vis.global_.azimuth, model.vis.global_.elevation = 110.0, -8.0
+    look = model.vis.global_
+    look.azimuth, look.elevation, look.fovy = 110.0, -8.0, 55.0
     if not (model.geom_group[model.geom_bodyid > 0] < 3).any():
         model.geom_group[:] = 0  # it has no looks but its collision geometry
     tiles = []
-    with Canvas(model, _WIDTH, _HEIGHT) as canvas:
+    with Canvas(model, _LEFT + _WIDTH, _HEIGHT) as canvas:
         for frame in frames:
             data.qpos[:] = qpos[frame]
             mujoco.mj_forward(model, data)
             markers = _markers(person, robot, int(frame))
-            tiles.append(canvas.render(data, passed_s=_LONG, markers=markers))
+            tiles.append(canvas.render(data, passed_s=_LONG, markers=markers)[:, _LEFT:])
     rows = [np.concatenate(tiles[i : i + _COLUMNS], axis=1) for i in range(0, len(tiles), _COLUMNS)]
     return Image.fromarray(np.concatenate(rows))
 
