@@ -138,9 +138,10 @@ class Loop:
                 else:
                     now = self._simulate(robot, late.pop(0))
                 for name, value in now.items():
-                    shape = self.settings["steps"], len(self.job["start"]), *np.shape(value)
-                    rows = self.result.setdefault(name, np.zeros(shape, np.float32))
-                    rows[step, episode] = value
+                    if name not in self.result:
+                        shape = self.settings["steps"], len(self.job["start"]), *np.shape(value)
+                        self.result[name] = np.zeros(shape, np.float32)
+                    self.result[name][step, episode] = value
         return self.result
 
     def _begin_step(self) -> None:
