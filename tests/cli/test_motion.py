@@ -93,7 +93,7 @@ MISTAKES = {
     "convert a.csv": "files given: 1; it is `uv run simtrain motion convert <in.csv or in.npz> <o",
     "convert a.csv b.npy": "b.npy must end with .npz",
     "convert no.csv b.npz": "no.csv",
-    "convert person.bvh b.npz": "person.bvh must end with .csv or .npz; `motion retarget` is for",
+    "convert person.bvh b.npz": "person.bvh is of a person; `motion retarget` is for",
     "check no.npz": "there is no file no.npz, here or in a folder of tasks",
     f"check {SQUAT} --robot g2": "there is no file g2/scene.xml",
     f"show {SQUAT} {SQUAT}": "files given: 2; it is `uv run simtrain motion show <file>`",

@@ -52,6 +52,11 @@ def _deep(text: str, depth: int) -> str:
     return text.replace("JOINT", depth * joint + end + depth * "}\n" + "JOINT", 1)
 
 
+def _without_frames(text: str) -> str:
+    head = text.partition("Frame Time")[0].rpartition("Frames")[0]
+    return f"{head}Frames: 0\nFrame Time: 0.0166667\n"
+
+
 def _still(text: str) -> str:
     """The same with the first frame in the place of each."""
     *head, first = text.splitlines()[:-59]
@@ -364,6 +369,7 @@ def test_rotations_of_amass_that_are_no_numbers_are_refused(tmp_path: Path) -> N
         (lambda text: f"{text.rpartition(' ')[0]} nan\n", "a number is not finite.* in frame 59"),
         (lambda text: _deep(text, 2000), "no BVH, or damaged: maximum recursion depth"),
         (lambda text: text.replace("Frames: ", "Frames: 10000000"), "its head says"),
+        (_without_frames, "it has 0 frames, less than"),
         (_still, "nothing moves"),
     ],
 )  # fmt: skip

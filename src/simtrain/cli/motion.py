@@ -150,9 +150,8 @@ def _convert(config: ConvertConfig, paths: list[Path]) -> int:
     from simtrain.motion.convert import read_csv, resample
 
     source, output = paths
-    if source.suffix not in (".csv", ".npz"):
-        text = "must end with .csv or .npz; `motion retarget` is for recorded people"
-        raise ConfigError(f"{source} {text}")
+    if source.suffix.lower() == ".bvh":
+        raise ConfigError(f"{source} is of a person; `motion retarget` is for recorded people")
     robot = None
     if config.correct:
         from simtrain.retarget.humanoid import load_humanoid

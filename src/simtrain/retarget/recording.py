@@ -105,7 +105,7 @@ def _checked(recording: Recording) -> Recording:
 
 def _check_finite(values: np.ndarray) -> None:
     """Raise ConfigError if a number is not finite, or too large; a row of `values` is a frame."""
-    finite = (np.abs(values) < _FARTHEST).reshape(len(values), -1).all(axis=1)
+    finite = (np.abs(values) < _FARTHEST).all(axis=tuple(range(1, values.ndim)))
     if not finite.all():
         text = f"a number is not finite, or above {_FARTHEST:g}"
         raise ConfigError(f"{text}, in frame {finite.argmin()}")
