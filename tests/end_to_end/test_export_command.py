@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import mujoco
 import pytest
 from refusal import refused
 
@@ -37,6 +38,31 @@ def test_a_checkpoint_is_exported_to_a_folder_in_the_formats_asked_for(run, here
     told = json.loads((here / "robot" / "policy.json").read_text())
     assert (told["iteration"], told["checkpoint"]) == (1, "model_1.pt")
     assert told["files"] == {"torchscript": "policy.pt"}
+
+
+def test_conditions_have_thresholds_of_their_own(run, here, capsys):
+    """A word is for every condition with it in its name, a whole name for that condition alone."""
+    assert export([str(run)]) == 0
+    spec = mujoco.MjSpec.from_file(str(run / "exported" / "model.xml"))
+    spec.option.gravity = [0.0, 0.0, -200.0]  # the pole falls at once
+    Path("other.xml").write_text(spec.to_xml())
+    verify = [str(run), "--verify-only", "--verify-model", "other.xml", "--episodes", "2"]
+    capsys.readouterr()
+    words = ["0.9", "late=0", "in other.xml=0.99"]
+    assert export([*verify, "--verify-threshold", *words]) == 1
+    told = capsys.readouterr()
+    assert [line.split("(")[1] for line in told.out.splitlines() if "verified" in line] == [
+        "the task's physics)",
+        "one step late)",
+        "in other.xml, one step late)",
+    ]
+    (line,) = (line for line in told.err.splitlines() if line.startswith("error"))
+    assert line.endswith("of its return (in other.xml); --verify-threshold is 0.99")
+    progress = told.err.splitlines()
+    assert progress[0] == "playing the policy in its task"
+    assert "one step late: episodes 1 to 2, 2 at most" in progress
+    with refused("--verify-threshold fog=0.9 names no condition; there are: the task's", here):
+        export([*verify, "--verify-threshold", "fog=0.9"])
 
 
 def test_mistakes_are_told(run, here):

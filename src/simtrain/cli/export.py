@@ -44,7 +44,7 @@ class ExportConfig:
     """
     verify_threshold: Annotated[tuple[str, ...], Limits(required=True)] = ("0.95",)
     """Smallest fraction of its return that the policy must keep in the task's physics; for other
-    conditions, add a word of their name, as in 0.95 late=0.9 heavier=0.97."""
+    conditions, add a word of their names, as in 0.95 late=0.9 heavier=0.97."""
     with_changes: Flag = False
     """Export although config.yaml has changed since the policy was trained."""
     ship: Flag = False
@@ -128,8 +128,9 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     conditions = find_conditions(folder, config.verify_model)
     thresholds = _thresholds(config.verify_threshold, list(conditions))
     console = Console(stderr=True)
-    with interruptible(), console.status("playing the policy in its task") as status:
+    with interruptible(), console.status("") as status:
         tell = status.update if console.is_terminal else console.print
+        tell("playing the policy in its task")
         result = Verifier(saved, config.episodes or 40)(folder, conditions, tell)
     for sentence in result.differences:
         print(f"error: {sentence}", file=sys.stderr)
@@ -147,10 +148,10 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     print_table(table_console(), titles, rows)
     failed = [n for n, least in thresholds.items() if not result.kept(n).value >= least]
     for name in failed:
-        text = f"it keeps {result.kept(name).value:.3f} of its return with {name}"
+        text = f"it keeps {result.kept(name).value:.3f} of its return ({name})"
         print(f"error: {text}; --verify-threshold is {thresholds[name]:g}", file=sys.stderr)
     for name in (n for n in thresholds if n not in failed):
-        print(f"verified: the files keep {result.kept(name).value:.3f} of the return with {name}")
+        print(f"verified: the files keep {result.kept(name).value:.3f} of the return ({name})")
     return FAILED if failed else DONE
 
 
@@ -172,16 +173,18 @@ def _parts(words: Sequence[str]) -> dict[str, float]:
 def _thresholds(words: Sequence[str], conditions: Sequence[str]) -> dict[str, float]:
     """The smallest fraction to keep, by condition; without a word, that of the first condition.
 
-    Raises ConfigError for a word that names no condition, or several.
+    A word is for all conditions with it in their names; one that is a whole name, for this alone.
+    Raises ConfigError for a word that names no condition.
     """
-    thresholds = {}
-    for word, least in _parts(words).items():
-        named = [c for c in conditions if word in c] if word else conditions[:1]
-        if len(named) != 1:
-            matches = f"several, {', '.join(named)}" if named else "none"
-            text = f"--verify-threshold {word}={least:g} names {matches}"
-            raise ConfigError(f"{text}; the conditions are {', '.join(conditions)}")
-        thresholds[named[0]] = least
+    thresholds: dict[str, float] = {}
+    parts = _parts(words)
+    for word in sorted(parts, key=lambda word: word in conditions):  # whole names come last
+        named = [word] if word in conditions else [c for c in conditions if word in c]
+        if not named:
+            names = "; ".join(conditions)
+            text = f"--verify-threshold {word}={parts[word]:g} names no condition"
+            raise ConfigError(f"{text}; there are: {names}")
+        thresholds |= dict.fromkeys(named if word else conditions[:1], parts[word])
     return thresholds
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error, read_file
 from simtrain.robots.read import compiled, load, read
+from simtrain.robots.standing import FLOOR
 from simtrain.run.checkpoint import check_kinds
 
 AS_TRAINED = "the task's physics"
@@ -136,7 +137,7 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
         spec.delete(key)
     if any(own.geom_type[own.geom_bodyid == 0] <= mujoco.mjtGeom.mjGEOM_HFIELD.value):
         plane = mujoco.mjtGeom.mjGEOM_PLANE
-        spec.worldbody.add_geom(name="simtrain_floor", type=plane, size=[0, 0, 1])
+        spec.worldbody.add_geom(name="simtrain_floor", type=plane, **FLOOR)
     model = compiled(spec, str(path))
     qpos: list[int] = []
     qvel: list[int] = []
