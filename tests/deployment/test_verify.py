@@ -208,6 +208,17 @@ def test_a_policy_is_the_same_outside_of_simtrain(made, verifier) -> None:
         assert found.played[other].returns != pytest.approx(own.returns, abs=1e-2)
 
 
+def test_fewer_episodes_are_played_where_these_tell_enough(made) -> None:
+    """Ten pairs that are equal give the fraction exactly; of late targets more is to be seen."""
+    told: list[str] = []
+    found = Verifier(made[0])(made[1], {AS_TRAINED: {}, "late": {"delay": 1}}, told.append)
+    assert len(found.own.returns) == 40
+    assert len(found.played[AS_TRAINED].returns) == 10
+    late = found.kept("late")
+    assert len(found.played["late"].returns) == 40 or late.high - late.low < 0.04
+    assert told[0] == f"{AS_TRAINED}: episodes 1 to 10, 40 at most"
+
+
 def test_nothing_of_simtrain_and_torch_is_imported_by_what_is_exported(made) -> None:
     _, folder = made
     program = (

@@ -60,7 +60,7 @@ def test_conditions_have_thresholds_of_their_own(run, here, capsys):
     assert line.endswith("of its return (in other.xml); --verify-threshold is 0.99")
     progress = told.err.splitlines()
     assert progress[0] == "playing the policy in its task"
-    assert "one step late: episodes 1 to 2, 2 at most" in progress
+    assert "one step late: episodes 1 to 2 of 2" in progress
     with refused("--verify-threshold fog=0.9 names no condition; there are: the task's", here):
         export([*verify, "--verify-threshold", "fog=0.9"])
 

@@ -46,8 +46,8 @@ _STATE = ("qpos", "qvel", "sensordata")  # in which they are
 _TOLERANCE = 1e-3  # of these; relative where they are larger than 1
 _ROUGHLY = 0.02  # of the mean where the ground is seen, m
 _MOST_SECONDS, _MOST_MEMORY = 40, 4 * 2**30  # of a step, by the processor; of all steps
-_ROUND = 10  # episodes at a time, until the part that is kept is known to ± _MARGIN
-_MARGIN = 0.02
+_ROUND = 10  # episodes at a time
+_MOST, _MARGIN = 40, 0.02  # episodes by default, fewer if the part that is kept is known to this
 _LOOP = Path(__file__).with_name("closed_loop.py")
 Arrays = dict[str, np.ndarray]
 
@@ -92,8 +92,10 @@ class _Episodes:
 class Verifier:
     """A policy's episodes in its task, for comparison with those of exported files."""
 
-    def __init__(self, saved: SavedPolicy, episodes: int) -> None:
-        """Play them; ConfigError if the policy does not fit its task."""
+    def __init__(self, saved: SavedPolicy, episodes: int | None = None) -> None:
+        """Play them, 40 by default; ConfigError if the policy does not fit its task."""
+        self._margin = _MARGIN if episodes is None else 0.0
+        episodes = episodes or _MOST
         of_task = evaluation_task(saved.config.env)
         task = without_hardware(of_task)
         self._is_changed = as_plain(task) != as_plain(of_task)
@@ -111,9 +113,9 @@ class Verifier:
     ) -> Verification:
         """Play the policy exported to `folder` under `conditions`, as of `find_conditions`.
 
-        Under each, as many episodes are played as the policy's, or fewer if these give the kept
-        fraction of the return to ± 0.02. `tell` is called with each condition. Delays and DC motors
-        are left out of both. ExportError if the files fail to run.
+        Under each, as many episodes are played as the policy's; if no number was given, fewer if
+        these give the kept fraction of the return to ± 0.02. `tell` is called with each condition.
+        Delays and DC motors are left out of both. ExportError if the files fail to run.
         """
         env, own, played = self._env, self._own, {}
         about = read_interface(folder)
@@ -137,14 +139,15 @@ class Verifier:
     ) -> Evaluation:
         """The episodes under a condition, in rounds, until the kept fraction is accurate enough."""
         episodes, results = self._env.num_envs, []
+        most = f", {episodes} at most" if self._margin else f" of {episodes}"
         for first in range(0, episodes, _ROUND):
             rows = np.arange(first, min(first + _ROUND, episodes))
-            tell(f"{name}: episodes {first + 1} to {first + len(rows)}, {episodes} at most")
+            tell(f"{name}: episodes {first + 1} to {first + len(rows)}{most}")
             results.append(loop.play(condition, rows))
             result = {n: np.concatenate([r[n] for r in results], axis=1) for n in results[0]}
             evaluation = _evaluate(self._env, result, self._own.commands)
             part = kept(self._own.evaluation, evaluation)
-            if part.high - part.low <= 2.0 * _MARGIN:
+            if part.high - part.low < 2.0 * self._margin:
                 break
         return evaluation
 
