@@ -93,7 +93,7 @@ def g1_tracking() -> TaskCfg:
         after_steps=CALM_STEPS,
     )
     # Motions need exact servos more than commands do.
-    del randomization["softness"]
+    del randomization["softness"], randomization["motors"]
     randomization["gains"].params["damping"] = (0.9, 1.1)
     return TaskCfg(
         model=Path(__file__).with_name("scene.xml"),

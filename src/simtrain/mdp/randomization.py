@@ -206,6 +206,54 @@ class randomize_actuator_gains:
         env.sim.write("actuator_biasprm", bias, mask, self._actuators)
 
 
+class randomize_motors:
+    """Randomize friction, armature and strength of the motors of position actuators, each alone.
+
+    `friction` is added to the friction loss of the model (``dof_frictionloss``), as a fraction of
+    the largest torque (``forcerange``); a motor without this limit has no friction added.
+    `armature` and `strength` are factors of ``dof_armature`` and of the largest torque.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        joints: Joints,
+        friction: Bounds = (0.0, 0.0),
+        armature: Bounds = (1.0, 1.0),
+        strength: Bounds = (1.0, 1.0),
+    ) -> None:
+        self._dofs, self._actuators = joints.qvel, find_servos(env.model, joints, env.device)
+        self._draws = Draws(env, *([pair] * len(joints) for pair in (friction, armature, strength)))
+        self._loss = _nominal(env, "dof_frictionloss", self._dofs)
+        self._armature = _nominal(env, "dof_armature", self._dofs)
+        self._range = _nominal(env, "actuator_forcerange", self._actuators)
+
+    @staticmethod
+    def check(
+        model: mujoco.MjModel,
+        step_dt: float,
+        friction: Bounds = (0.0, 0.0),
+        armature: Bounds = (1.0, 1.0),
+        strength: Bounds = (1.0, 1.0),
+        **params: Any,
+    ) -> None:
+        """Raise ConfigError for bounds below zero."""
+        bounds = {"friction": friction, "armature": armature, "strength": strength}
+        for name, (low, _) in bounds.items():
+            if low < 0.0:
+                raise ConfigError(f"{name} could be {low:g}; it must not be negative")
+
+    def __call__(self, env: Env, mask: Tensor) -> None:
+        """Change the environments in `mask`."""
+        friction, armature, strength = self._draws.draw()
+        loss = self._loss + self._range[:, 1] * friction
+        env.sim.write("dof_frictionloss", loss, mask, self._dofs)
+        env.sim.write("dof_armature", self._armature * armature, mask, self._dofs)
+        limits = self._range * strength.unsqueeze(-1)
+        env.sim.write("actuator_forcerange", limits, mask, self._actuators)
+        env.set_const(mask)
+
+
 class randomize_encoder_bias:
     """Add a constant error to each joint encoder, in m or rad.
 

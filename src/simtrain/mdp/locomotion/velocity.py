@@ -115,4 +115,11 @@ def velocity_randomization(
         "gains": draw(
             mdp.randomize_actuator_gains, joints=joints, stiffness=(0.9, 1.1), damping=(0.8, 1.4)
         ),
+        "motors": draw(
+            mdp.randomize_motors,
+            joints=joints,
+            friction=(0.0, 0.02),
+            armature=(0.8, 1.25),
+            strength=(0.9, 1.1),
+        ),
     }
