@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from walker import HINGES, made, value, walker_env, walker_task
+from walker import HINGES, made, value, walker_env, walker_model, walker_task
 
 from simtrain import EventTermCfg, mdp
 from simtrain.env.model import check_task
@@ -35,6 +35,15 @@ EVENTS = {
         {"joints": HINGES, "stiffness": (0.9, 1.1), "damping": (0.5, 1.5)},
     ),
     "bias": (mdp.randomize_encoder_bias, {"joints": HINGES, "bias": (-0.05, 0.05)}),
+    "motors": (
+        mdp.randomize_motors,
+        {
+            "joints": HINGES,
+            "friction": (0.01, 0.03),
+            "armature": (0.8, 1.25),
+            "strength": (0.5, 1.5),
+        },
+    ),
 }
 FIELDS = {
     "friction": ["geom_friction"],
@@ -42,12 +51,22 @@ FIELDS = {
     "center": ["body_ipos", "body_invweight0"],
     "gains": ["actuator_gainprm", "actuator_biasprm"],
     "bias": ["actuator_biasprm"],
+    "motors": ["dof_frictionloss", "dof_armature", "dof_invweight0", "actuator_forcerange"],
 }
+TORQUE = 20.0  # of the left servo; the right one has no limit
+
+
+def _walker() -> mujoco.MjSpec:
+    spec = walker_model()
+    spec.actuator("left_servo").forcelimited = True
+    spec.actuator("left_servo").forcerange = [-TORQUE, TORQUE]
+    spec.joint("left_hinge").frictionloss = 0.1
+    return spec
 
 
 def _env(*names, num_envs=N, mode="startup"):
     events = {name: EventTermCfg(EVENTS[name][0], mode, **EVENTS[name][1]) for name in names}
-    return walker_env(num_envs, events=events)
+    return walker_env(num_envs, events=events, model=_walker)
 
 
 def _is_uniform(values, low, high):
@@ -98,6 +117,23 @@ def test_gains_scale_stiffness_and_damping_of_each_servo():
         _is_uniform(bias[:, servo, 2] / -5.0, 0.5, 1.5)
     torch.testing.assert_close(bias[:, :, 1], -gain[:, :, 0])
     assert not bias[:, :, 0].any()
+
+
+def test_friction_and_strength_of_motors_follow_their_torque_limits():
+    env = _env("motors")
+    left, right = (int(env.model.joint(name).dofadr[0]) for name in ("left_hinge", "right_hinge"))
+    loss, armature = env.sim.expand("dof_frictionloss"), env.sim.expand("dof_armature")
+    limits = env.sim.expand("actuator_forcerange")
+    _is_uniform((loss[:, left] - 0.1) / TORQUE, 0.01, 0.03)
+    assert not loss[:, right].any()
+    assert not loss[:, :6].any()
+    for dof in (left, right):
+        _is_uniform(armature[:, dof] / 0.1, 0.8, 1.25)
+    _is_uniform(limits[:, 0, 1] / TORQUE, 0.5, 1.5)
+    assert torch.equal(limits[:, 0, 0], -limits[:, 0, 1])
+    assert not limits[:, 1].any()
+    for other in (loss[:, left], limits[:, 0, 1], armature[:, right]):
+        assert abs(np.corrcoef(armature[:, left].numpy(), other.numpy())[0, 1]) < 0.1
 
 
 def test_encoder_bias_survives_a_change_of_gains():
@@ -250,6 +286,12 @@ def test_what_cannot_be_drawn_is_told_before_training(params, message):
     task = walker_task(events={"draw": EventTermCfg(mdp.randomize_field, "reset", params=params)})
     with pytest.raises(ConfigError, match=message):
         check_task(task)
+
+
+def test_friction_below_zero_is_told_before_training():
+    event = EventTermCfg(mdp.randomize_motors, "reset", joints=HINGES, friction=(-0.1, 0.1))
+    with pytest.raises(ConfigError, match=r"friction could be -0\.1; it must not be negative"):
+        check_task(walker_task(events={"draw": event}))
 
 
 def test_a_simple_body_keeps_its_centre_of_mass():

@@ -183,6 +183,23 @@ def test_the_probe_leaves_room_and_always_finds_the_same(model, contacts, constr
     assert find_sizes(model) == sizes
 
 
+def test_the_probe_leaves_room_for_friction_loss_that_is_added_later() -> None:
+    """Twelve joints without friction loss, limits and contacts have no constraints before."""
+    link = '<body pos="0 0 -0.1"><joint axis="0 1 0"/><geom size="0.01" mass="0.1"/>'
+    chain = f"{link * 12}{'</body>' * 12}"
+    model = compile_xml(
+        f'<mujoco><option><flag contact="disable"/></option><worldbody>{chain}</worldbody></mujoco>'
+    )
+    engine = WarpEngine(WARP, model, 2)
+    engine.expand("dof_frictionloss")
+    engine.write("dof_frictionloss", 0.5)
+    engine.write("qvel", 0.1)
+    engine.step(2)
+    overflow = engine.overflow()
+    assert overflow is not None
+    assert overflow.num_envs == 0, overflow
+
+
 def test_too_many_environments_for_the_memory_are_refused() -> None:
     model, sizes, free = compile_xml(MIXED), BufferSizes(10, 32), 10_000_000
     with pytest.raises(ConfigError, match=r"use --num-envs (\d+) or fewer") as refused:

@@ -227,7 +227,10 @@ def _probe(model: mujoco.MjModel, keyframe: int | None) -> tuple[int, int]:
         batch.step(nstep=nstep)
     # Random motion rarely meets all joint limits at once; a policy may.
     limits = int(np.sum(model.jnt_limited)) + int(np.sum(model.tendon_limited))
-    return int(_MARGIN * contacts) + 4, int(_MARGIN * constraints) + limits + 8
+    # Joints without friction loss may get some by randomization.
+    is_joint = model.jnt_type[model.dof_jntid] >= int(mujoco.mjtJoint.mjJNT_SLIDE)
+    frictionless = int(np.sum(is_joint & (model.dof_frictionloss == 0.0)))
+    return int(_MARGIN * contacts) + 4, int(_MARGIN * constraints) + limits + frictionless + 8
 
 
 def _most_near_pairs(
