@@ -65,6 +65,23 @@ def test_conditions_have_thresholds_of_their_own(run, here, capsys):
         export([*verify, "--verify-threshold", "fog=0.9"])
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--verify-threshold", "fog=0.9"], "fog=0.9 names no condition; there are: the task's"),
+        (["--verify-model", "other.xml"], "other.xml has no joint 'slider'"),
+    ],
+)
+def test_what_verify_refuses_is_told_before_the_export(run, here, flags, message):
+    Path("other.xml").write_text(
+        "<mujoco><worldbody><body><joint name='hip'/><geom size='1'/></body></worldbody></mujoco>"
+    )
+    folder = Path("new")
+    with refused(message, here):
+        export([str(run), "--output", str(folder), "--verify", *flags])
+    assert not folder.exists()
+
+
 def test_mistakes_are_told(run, here):
     Path("file").touch()
     for arguments, message in {

@@ -94,6 +94,8 @@ def export(arguments: Sequence[str]) -> int:
             raise ConfigError(f"--verify-only: there is no exported policy in {folder}")
         return _verify(saved, folder, config)
     check_folder(folder, "--output")
+    if config.verify:
+        _check_conditions(saved, config)
 
     from simtrain.deployment.export import export_policy
     from simtrain.deployment.unitree import unknown_observations
@@ -115,6 +117,18 @@ def export(arguments: Sequence[str]) -> int:
         print(fitted(text, table_console()))
     print(f"checked:  actions differ by at most {exported.difference:.1e} from the policy's")
     return _verify(saved, folder, config) if config.verify else DONE
+
+
+def _check_conditions(saved: SavedPolicy, config: ExportConfig) -> None:
+    """Raise ConfigError for another model or a condition that --verify would refuse."""
+    from simtrain.deployment.conditions import conditions_of
+    from simtrain.env.model import compile_model
+
+    task, groups = saved.config.env, saved.config.ppo.actor.obs_groups
+    terms = [term for group in groups for term in task.observation_groups()[group].values()]
+    noise, period = any(term.noise is not None for term in terms), task.timestep * task.decimation
+    names = conditions_of(compile_model(task), period, config.verify_model, noise=noise)
+    _thresholds(config.verify_threshold, list(names))
 
 
 def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:

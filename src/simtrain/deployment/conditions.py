@@ -36,14 +36,30 @@ _PART_KINDS |= {"size": int, "history_length": int, "noise": dict[str, list[floa
 
 
 def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, Condition]:
-    """The conditions that apply to the policy exported to `folder`, by name.
+    """The conditions that apply to the policy exported to `folder`, see `conditions_of`.
 
-    The task's physics; other solvers, time steps and masses; a control step late; noise. With
-    `other_model`, the file of another model of the robot: that one too, on time and late. Raises
-    ConfigError for a policy or a model that plain MuJoCo cannot play.
+    Raises ConfigError for a policy or a model that plain MuJoCo cannot play.
     """
     about = read_interface(folder)
-    model = load_model(folder, about)
+    model, noise = load_model(folder, about), any(part["noise"] for part in about["observations"])
+    sensors = about["robot"]["contacts"]
+    return conditions_of(model, about["control_period"], other_model, noise=noise, sensors=sensors)
+
+
+def conditions_of(
+    model: mujoco.MjModel,
+    control_period: float,
+    other_model: Path | None = None,
+    *,
+    noise: bool,
+    sensors: Sequence[str] = (),
+) -> dict[str, Condition]:
+    """The conditions for a policy, by name.
+
+    The task's physics; other solvers, time steps and masses; a control step late; with `noise`,
+    that of training. With `other_model`, the file of another model of the robot, see
+    `read_other_model`: that one too, on time and late. `control_period` is in s.
+    """
     solvers = {name: i for name, i in _SOLVERS.items() if i != model.opt.solver}
     conditions: dict[str, Condition] = {AS_TRAINED: {}}
     for name, i in solvers.items():
@@ -51,14 +67,14 @@ def find_conditions(folder: Path, other_model: Path | None = None) -> dict[str, 
         of = {"solver": i, "iterations": max(100, model.opt.iterations), "ls_iterations": 50}
         conditions[f"solver {name}"] = {"options": of}
     conditions["half the time step"] = {"timestep": 0.5}
-    if round(about["control_period"] / model.opt.timestep) % 2 == 0:
+    if round(control_period / model.opt.timestep) % 2 == 0:
         conditions["twice the time step"] = {"timestep": 2.0}
     conditions["one step late"] = {"delay": 1}
-    if any(part["noise"] for part in about["observations"]):
+    if noise:
         conditions["noise of training"] = {"noise": True}
     conditions |= {"10 % heavier": {"mass": 1.1}, "10 % lighter": {"mass": 0.9}}
     if other_model is not None:
-        other = read_other_model(other_model, model, about["robot"]["contacts"])
+        other = read_other_model(other_model, model, sensors)
         name = f"in {other_model.name}"
         conditions |= {name: other, f"{name}, one step late": other | {"delay": 1}}
     return conditions
