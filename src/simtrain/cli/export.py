@@ -155,7 +155,9 @@ def _verify(saved: SavedPolicy, folder: Path, config: ExportConfig) -> int:
     rows = []
     for name, evaluation in {"the policy in its task": result.own, **result.played}.items():
         part = result.kept(name) if name in result.played else None
-        kept = f"{part.value:.3f} [{part.low:.3f}, {part.high:.3f}]" if part else ""
+        kept = "" if part is None else f"{part.value:.3f}"
+        if part is not None and math.isfinite(part.low):  # not of one episode
+            kept += f" [{part.low:.3f}, {part.high:.3f}]"
         figures = (with_margin(n, e) for n, e in evaluation.estimates.items())
         rows.append([name, str(len(evaluation.returns)), kept, *figures])
     titles = ["", "episodes", "kept", *map(heading, result.own.estimates)]
