@@ -246,7 +246,7 @@ class randomize_motors:
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         friction, armature, strength = self._draws.draw()
-        loss = self._loss + self._range[:, 1] * friction
+        loss = torch.addcmul(self._loss, self._range[:, 1], friction)
         env.sim.write("dof_frictionloss", loss, mask, self._dofs)
         env.sim.write("dof_armature", self._armature * armature, mask, self._dofs)
         limits = self._range * strength.unsqueeze(-1)
