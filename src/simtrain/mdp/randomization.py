@@ -227,6 +227,7 @@ class randomize_motors:
         self._loss = _nominal(env, "dof_frictionloss", self._dofs)
         self._armature = _nominal(env, "dof_armature", self._dofs)
         self._range = _nominal(env, "actuator_forcerange", self._actuators)
+        self._torque = self._range.abs().amax(dim=1)
 
     @staticmethod
     def check(
@@ -246,7 +247,7 @@ class randomize_motors:
     def __call__(self, env: Env, mask: Tensor) -> None:
         """Change the environments in `mask`."""
         friction, armature, strength = self._draws.draw()
-        loss = torch.addcmul(self._loss, self._range[:, 1], friction)
+        loss = torch.addcmul(self._loss, self._torque, friction)
         env.sim.write("dof_frictionloss", loss, mask, self._dofs)
         env.sim.write("dof_armature", self._armature * armature, mask, self._dofs)
         limits = self._range * strength.unsqueeze(-1)
