@@ -230,16 +230,8 @@ class randomize_motors:
         self._torque = self._range.abs().amax(dim=1)
 
     @staticmethod
-    def check(
-        model: mujoco.MjModel,
-        step_dt: float,
-        friction: Bounds = (0.0, 0.0),
-        armature: Bounds = (1.0, 1.0),
-        strength: Bounds = (1.0, 1.0),
-        **params: Any,
-    ) -> None:
+    def check(model: mujoco.MjModel, step_dt: float, joints: Joints, **bounds: Bounds) -> None:
         """Raise ConfigError for bounds below zero."""
-        bounds = {"friction": friction, "armature": armature, "strength": strength}
         for name, (low, _) in bounds.items():
             if low < 0.0:
                 raise ConfigError(f"{name} could be {low:g}; it must not be negative")
