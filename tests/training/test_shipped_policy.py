@@ -71,14 +71,16 @@ def here(made, tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_two_files_have_the_policy_alone_and_all_there_is_to_know(here):
+def test_two_files_have_the_networks_and_all_there_is_to_know(here):
     trained = here / "tasks" / "cart" / "trained"
     assert sorted(path.name for path in trained.iterdir()) == [f"{TASK}.pt", f"{TASK}.yaml"]
     content = torch.load(trained / f"{TASK}.pt", weights_only=True)
-    assert sorted(content) == ["actor_state_dict", "infos", "iter"]
+    networks = ["actor_state_dict", "critic_state_dict"]
+    assert sorted(content) == [*networks, "infos", "iter"]
     assert (content["iter"], content["infos"]) == (2, {"task": TASK})
-    of_run = open_policy(Path("run")).content["actor_state_dict"]
-    torch.testing.assert_close(content["actor_state_dict"], of_run, rtol=0.0, atol=0.0)
+    of_run = open_policy(Path("run")).content
+    for name in networks:
+        torch.testing.assert_close(content[name], of_run[name], rtol=0.0, atol=0.0)
     told = yaml.safe_load((trained / f"{TASK}.yaml").read_text())
     assert told["observations"] == ["actor.position", "actor.speed"]
     changed = {"rewards": {"alive": {"weight": 2.0}}, "episode_length_s": 0.1}
@@ -109,7 +111,8 @@ def test_the_name_of_the_task_stands_for_its_policy(here, capsys):
     assert (here / "exported" / TASK / "policy.pt2").exists()
     flags = ["--gpu-ids", "None", "--max-iterations", "1", "--logger", "none"]
     assert train([TASK, *flags, "--init-from", TASK, *CHANGES]) == 0
-    assert f"tensors of the actor in {here}/tasks/cart/trained/" in capsys.readouterr().out
+    copied = f"tensors of the actor and critic in {here}/tasks/cart/trained/"
+    assert copied in capsys.readouterr().out
     assert train([TASK, *flags, "--teacher", TASK, "--distillation.gradient-length", "4"]) == 0
 
 

@@ -189,9 +189,10 @@ class Shipped:
 def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
     """Evaluate a run's policy undisturbed, and write it next to its task's file, or nothing.
 
-    ``trained/<task>.pt`` contains its parameters. ``<task>.yaml`` contains its training, its
-    figures as ``[value, low, high]``, and the settings that are not the task's own. ConfigError if
-    the task has changed since, the policy is large, or nothing can be written.
+    ``trained/<task>.pt`` contains its parameters and those of the critic. ``<task>.yaml`` contains
+    its training, its figures as ``[value, low, high]``, and the settings that are not the task's
+    own. ConfigError if the task has changed since, the networks are large, or nothing can be
+    written.
     """
     if saved.ships:
         raise ConfigError(f"{saved.checkpoint} ships already; name a run or a checkpoint of it")
@@ -210,21 +211,24 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
         "seed": run.seed,
         **{name: of_run.get(name) for name in ("devices", "git", "versions")},
     }
-    actor = {
-        name: (tensor.float() if tensor.is_floating_point() else tensor).clone()
-        for name, tensor in saved.content["actor_state_dict"].items()
+    networks = {
+        key: {
+            name: (tensor.float() if tensor.is_floating_point() else tensor).clone()
+            for name, tensor in saved.content[key].items()
+        }
+        for key in ("actor_state_dict", "critic_state_dict")  # a student has no critic
+        if key in saved.content
     }
-    infos = {"task": config.task}
-    weights = packed({"actor_state_dict": actor, "iter": saved.iteration, "infos": infos})
+    weights = packed({**networks, "iter": saved.iteration, "infos": {"task": config.task}})
     if len(weights) > _MOST_BYTES:
-        size = f"its policy takes {len(weights):,} bytes, and {_MOST_BYTES:,} may ship"
+        size = f"its networks take {len(weights):,} bytes, and {_MOST_BYTES:,} may ship"
         raise ConfigError(f"{saved.checkpoint}: {size} (--ppo.actor.hidden-dims)")
     check_folder(trained.parent, "--ship")
     env = evaluation_task(config.env)
     env.model = default_config(config.task).env.model
     engine = choose_engine("mujoco", "cpu", len(os.sched_getaffinity(0)))
     evaluator = Evaluator(env, episodes, engine=engine, max_envs=_MOST_ENVS, seed=_SEED)
-    evaluation = evaluator(config.ppo.actor, actor)
+    evaluation = evaluator(config.ppo.actor, networks["actor_state_dict"])
     assert evaluation is not None  # it is given up only when asked to
     estimates = {
         name: [float(f"{number:.5g}") for number in dataclasses.astuple(estimate)]
