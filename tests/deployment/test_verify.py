@@ -393,13 +393,13 @@ ROBOT = """
   <actuator> {servos} </actuator>
 </mujoco>
 """
-LEG = """<body name="{0}_leg" pos="0 {1} 0"> <joint name="{0}" axis="0 1 0" armature="{2}"/>
+LEG = """<body name="{0}_leg" pos="0 {1} 0"> <joint name="{0}" axis="0 1 0" {2}/>
   <geom type="capsule" fromto="0 0 0 0 0 -0.2" size="0.02" mass="0.5"/> </body>"""
 
 
-def _robot(*legs: str, servo: str, armature: float = 0.01) -> str:
+def _robot(*legs: str, servo: str, joint: str = 'armature="0.01"') -> str:
     places = {"left": 0.2, "right": -0.2}
-    bodies = "".join(LEG.format(leg, places[leg], armature) for leg in legs)
+    bodies = "".join(LEG.format(leg, places[leg], joint) for leg in legs)
     return ROBOT.format(legs=bodies, servos="".join(servo.format(leg) for leg in legs))
 
 
@@ -433,7 +433,7 @@ def test_a_policy_is_played_in_a_model_by_somebody_else(robot, tmp_path) -> None
     other, heavy = tmp_path / "other.xml", tmp_path / "heavy.xml"
     motor = '<motor joint="{}" gear="3"/>'
     other.write_text(_robot("right", "left", servo=motor))
-    heavy.write_text(_robot("right", "left", servo=motor, armature=0.2))
+    heavy.write_text(_robot("right", "left", servo=motor, joint='armature="0.2"'))
     conditions = find_conditions(folder, other)
     assert [*conditions][-2:] == ["in other.xml", "in other.xml, one step late"]
     conditions |= find_conditions(folder, heavy)
@@ -443,6 +443,17 @@ def test_a_policy_is_played_in_a_model_by_somebody_else(robot, tmp_path) -> None
         assert played[name].returns == pytest.approx(played[same].returns, rel=1e-3)
         assert played[name].lengths == played[same].lengths
     assert played["in heavy.xml"].returns != pytest.approx(played[AS_TRAINED].returns, rel=1e-2)
+
+
+def test_damping_of_a_joint_is_replaced_if_it_is_that_of_its_servo(robot, tmp_path) -> None:
+    """So is that of a position servo without one of its own; a motor's joint has it by itself."""
+    kept, joint = {}, 'armature="0.01" damping="0.5"'
+    for kind in ('motor gear="3"', 'position kp="20"', 'position kp="20" kv="0.5"'):
+        file = tmp_path / "other.xml"
+        file.write_text(_robot("left", "right", servo=f'<{kind} joint="{{}}"/>', joint=joint))
+        kept[kind] = [*find_conditions(robot[1], file).values()][-1]["other"].dof_damping[6:]
+    assert [float(damping.max()) for damping in kept.values()] == [0.5, 0.0, 0.5]
+    assert all(damping.min() == damping.max() for damping in kept.values())
 
 
 def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:

@@ -129,9 +129,10 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
 
     The condition has the model as ``other``, its ``base``, the body with the free joint, and the
     ``columns`` of its ``qpos`` and ``qvel`` in the order of those of `own`. `sensors` are other
-    inputs of the policy. Masses, inertias, geometries, friction, armature, damping, solver and time
-    step are those of the file, and so are torque limits if it has them. Raises ConfigError for a
-    file that cannot be read or that has no such joint or sensor.
+    inputs of the policy. Masses, inertias, geometries, friction, armature, solver and time step are
+    those of the file; so are torque limits, if it has them, and damping that is not a servo's, see
+    `_take_servos`. Raises ConfigError for a file that cannot be read or that has no such joint or
+    sensor.
     """
     spec, names = read(path).spec, [own.joint(i).name for i in range(own.njnt)]
     moving = [n for i, n in enumerate(names) if mujoco.mjtJoint(own.jnt_type[i]) in _SCALARS]
@@ -168,10 +169,18 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
 
 
 def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
-    """Replace all actuators by those of `own`, in their order, in place."""
-    limits = {}
+    """Replace all actuators by those of `own`, in their order, in place.
+
+    A position servo without a derivative gain has it as damping of its joint, which is replaced,
+    too.
+    """
+    limits, own_joints = {}, {own.joint(i).name for i in range(own.njnt)}
     for actuator in list(spec.actuators):
         limits[actuator.target] = _force_range(actuator)
+        is_undamped = actuator.biasprm[1] < 0.0 and actuator.biasprm[2] == 0.0
+        if actuator.trntype == _JOINT and is_undamped and actuator.target in own_joints:
+            damping = float(own.joint(actuator.target).damping[0])
+            spec.joint(actuator.target).damping = [damping, 0.0, 0.0]
         spec.delete(actuator)
     for number in range(own.nu):
         actuator = own.actuator(number)
