@@ -63,7 +63,7 @@ def g1_tracking() -> TaskCfg:
 
     actor = {
         "command": ObservationTermCfg(mdp.generated_commands, command="motion"),
-        "motion_anchor_pos_b": noisy(mdp.motion_anchor_pos_b, 0.05, command="motion"),
+        "motion_anchor_pos_b": noisy(mdp.motion_anchor_pos_b, 0.1, command="motion"),
         "motion_anchor_ori_b": noisy(mdp.motion_anchor_ori_b, 0.05, command="motion"),
         "base_lin_vel": noisy(mdp.base_lin_vel, 0.5),
         "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
@@ -191,7 +191,7 @@ def g1_tracking() -> TaskCfg:
             num_mini_batches=1,
             desired_kl=0.1,
             desired_kl_end=0.008,
-            gamma=0.99,
+            gamma=0.98,
             lam=0.9,
             entropy_coef=0.001,
             symmetry=SymmetryCfg(augment=True),

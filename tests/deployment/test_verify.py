@@ -37,7 +37,7 @@ from simtrain import (
     mdp,
 )
 from simtrain.deployment import verify
-from simtrain.deployment.conditions import AS_TRAINED, find_conditions
+from simtrain.deployment.conditions import AS_TRAINED, find_conditions, read_other_model
 from simtrain.deployment.export import export_policy
 from simtrain.deployment.run_policy import Policy
 from simtrain.deployment.verify import Verifier
@@ -445,15 +445,31 @@ def test_a_policy_is_played_in_a_model_by_somebody_else(robot, tmp_path) -> None
     assert played["in heavy.xml"].returns != pytest.approx(played[AS_TRAINED].returns, rel=1e-2)
 
 
-def test_damping_of_a_joint_is_replaced_if_it_is_that_of_its_servo(robot, tmp_path) -> None:
-    """So is that of a position servo without one of its own; a motor's joint has it by itself."""
-    kept, joint = {}, 'armature="0.01" damping="0.5"'
-    for kind in ('motor gear="3"', 'position kp="20"', 'position kp="20" kv="0.5"'):
-        file = tmp_path / "other.xml"
-        file.write_text(_robot("left", "right", servo=f'<{kind} joint="{{}}"/>', joint=joint))
-        kept[kind] = [*find_conditions(robot[1], file).values()][-1]["other"].dof_damping[6:]
-    assert [float(damping.max()) for damping in kept.values()] == [0.5, 0.0, 0.5]
-    assert all(damping.min() == damping.max() for damping in kept.values())
+SERVOS = {
+    '<motor joint="{}" gear="3"/>': (0.5, 0.6),
+    '<position joint="{}" kp="20"/>': (0.0, 0.1),
+    '<position joint="{}" kp="20" kv="0.5"/>': (0.5, 0.6),
+    '<position joint="{}" kp="20" dampratio="1"/>': (0.5, 0.6),
+    '<position joint="{}" kp="20" damping="0.2"/>': (0.5, 0.6),
+    '<position joint="{0}" kp="20"/> <velocity joint="{0}" kv="0.5"/>': (0.5, 0.6),
+}
+
+
+@pytest.mark.parametrize("servo", SERVOS)
+def test_damping_of_a_joint_goes_with_its_servo_if_it_is_its_derivative_gain(servo, tmp_path):
+    """Joints have 0.5 there. The policy's own have 0, beside a servo with `kv`, or 0.1 for it."""
+    file = tmp_path / "other.xml"
+    there = 'armature="0.01" damping="0.5"'
+    file.write_text(_robot("left", "right", servo=servo, joint=there))
+    for kv, damping, expected in zip((0.3, 0.0), (0.0, 0.1), SERVOS[servo], strict=True):
+        text = f'<position joint="{{}}" kp="6" kv="{kv}" forcerange="-5 5"/>'
+        own = mujoco.MjModel.from_xml_string(
+            _robot("right", "left", servo=text, joint=f'damping="{damping}"')
+        )
+        other = read_other_model(file, own, ())["other"]
+        assert other.dof_damping[6:] == pytest.approx([expected] * 2)
+        assert other.actuator_biasprm[:, :3].tolist() == [[0.0, -6.0, -kv]] * 2
+        assert other.actuator_forcerange.tolist() == [[-5.0, 5.0]] * 2
 
 
 def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:

@@ -164,7 +164,7 @@ def test_mistakes_are_told_in_a_line(here, monkeypatch):
     assert "--episodes is 0; it must be" in refused("run", "--ship", "--episodes", "0")
     with monkeypatch.context() as patch:
         patch.setattr(export_module, "_MOST_BYTES", 100)
-        assert "bytes, and 100 may ship (--ppo.actor.hidden-dims)" in refused("run", "--ship")
+        assert "bytes, and 100 may ship (--ppo.*.hidden-dims)" in refused("run", "--ship")
     file = here / "tasks" / "cart" / "cart.py"
     more = 'cfg.rewards["more"] = RewardTermCfg(alive, 1.0)\n    return cfg'
     file.write_text(file.read_text().replace("return cfg", more))

@@ -11,8 +11,10 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from simtrain.env.control.transmission import actuators_on
 from simtrain.errors import ConfigError, did_you_mean
 from simtrain.files import damage_as_config_error, read_file
+from simtrain.robots.inspect import first_servo
 from simtrain.robots.read import compiled, load, read
 from simtrain.robots.standing import FLOOR
 from simtrain.run.checkpoint import check_kinds
@@ -149,9 +151,9 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
         base.add_freejoint()
     if lost := sorted({*sensors} - {sensor.name for sensor in spec.sensors}):
         raise ConfigError(f"{path} has no sensor {', '.join(lost)}, which the policy reads")
-    _take_servos(spec, own)
     for key in list(spec.keys):
         spec.delete(key)
+    _take_servos(spec, compiled(spec.copy(), str(path)), own, moving)
     if any(own.geom_type[own.geom_bodyid == 0] <= mujoco.mjtGeom.mjGEOM_HFIELD.value):
         plane = mujoco.mjtGeom.mjGEOM_PLANE
         spec.worldbody.add_geom(name="simtrain_floor", type=plane, **FLOOR)
@@ -168,19 +170,24 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
     return {"other": model, "base": base.name if is_floating else None, "columns": columns}
 
 
-def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
-    """Replace all actuators by those of `own`, in their order, in place.
+def _take_servos(
+    spec: mujoco.MjSpec, there: mujoco.MjModel, own: mujoco.MjModel, joints: Sequence[str]
+) -> None:
+    """Replace the actuators of a spec, compiled `there`, by those of `own`, in their order.
 
-    A position servo without a derivative gain has it as damping of its joint, which is replaced,
-    too.
+    The derivative gain of a position servo is often the damping of its joint. Then this damping is
+    part of the servo, there and in `own`. `joints` are the hinges and slides of `own`.
     """
-    limits, own_joints = {}, {own.joint(i).name for i in range(own.njnt)}
+    limits = {}
+    for name in joints:
+        joint, damping = spec.joint(name), own.dof_damping[own.joint(name).dofadr[0]]
+        if _damps_by_joint(there, name):
+            joint.damping = [damping, 0.0, 0.0]
+        elif _damps_by_joint(own, name):
+            joint.damping[0] += damping
     for actuator in list(spec.actuators):
-        limits[actuator.target] = _force_range(actuator)
-        is_undamped = actuator.biasprm[1] < 0.0 and actuator.biasprm[2] == 0.0
-        if actuator.trntype == _JOINT and is_undamped and actuator.target in own_joints:
-            damping = float(own.joint(actuator.target).damping[0])
-            spec.joint(actuator.target).damping = [damping, 0.0, 0.0]
+        if (limit := _force_range(actuator)) is not None:
+            limits[actuator.target] = limit
         spec.delete(actuator)
     for number in range(own.nu):
         actuator = own.actuator(number)
@@ -193,9 +200,17 @@ def _take_servos(spec: mujoco.MjSpec, own: mujoco.MjModel) -> None:
             trntype=_JOINT,
             target=name,
             **{field: getattr(own, f"actuator_{field}")[number].tolist() for field in _OF_SERVO},
+            damping=[own.actuator_damping[number], *own.actuator_dampingpoly[number]],
             forcelimited=int(limit is not None),
             forcerange=[0.0, 0.0] if limit is None else limit / abs(actuator.gear[0]),
         )
+
+
+def _damps_by_joint(model: mujoco.MjModel, joint: str) -> bool:
+    """Whether a joint has a position servo, and no actuator with a derivative gain of its own."""
+    actuators = actuators_on(model, "joint", joint)
+    gains = np.abs(model.actuator_biasprm[:, 2]) + np.abs(model.actuator_damping)
+    return first_servo(model, actuators) is not None and not gains[actuators].any()
 
 
 def _force_range(actuator: mujoco.MjsActuator) -> np.ndarray | None:

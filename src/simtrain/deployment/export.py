@@ -43,7 +43,7 @@ from simtrain.training.evaluator import Evaluation, Evaluator
 from simtrain.training.saved_policy import SavedPolicy, observed, read_configuration
 
 _PROGRAMS = ("run_policy.py", "mujoco_robot.py")  # exported beside the graph; import no simtrain
-_MOST_BYTES = 10**6  # of a policy that ships: it lies in everyone's clone
+_MOST_BYTES = 3 * 10**6  # of networks that ship: they lie in everyone's clone
 _MOST_ENVS, _SEED = 1024, 0  # of its evaluation
 _REPEATED = (
     *(*DECISIVE, *POPULATION, "gpu_ids", "cpu_workers", "cpu_threads"),
@@ -222,7 +222,7 @@ def ship_policy(saved: SavedPolicy, episodes: int) -> Shipped:
     weights = packed({**networks, "iter": saved.iteration, "infos": {"task": config.task}})
     if len(weights) > _MOST_BYTES:
         size = f"its networks take {len(weights):,} bytes, and {_MOST_BYTES:,} may ship"
-        raise ConfigError(f"{saved.checkpoint}: {size} (--ppo.actor.hidden-dims)")
+        raise ConfigError(f"{saved.checkpoint}: {size} (--ppo.*.hidden-dims)")
     check_folder(trained.parent, "--ship")
     env = evaluation_task(config.env)
     env.model = default_config(config.task).env.model
