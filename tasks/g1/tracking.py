@@ -190,7 +190,7 @@ def g1_tracking() -> TaskCfg:
             critic=CriticCfg(hidden_dims=(256, 128)),
             num_mini_batches=1,
             desired_kl=0.1,
-            desired_kl_end=0.008,
+            desired_kl_end=0.015,
             gamma=0.98,
             lam=0.9,
             entropy_coef=0.001,
