@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import zipfile
@@ -84,6 +85,33 @@ def test_an_archive_that_grows_is_refused(tmp_path):
         archive.writestr("zeros", bytes(2**20))
     with zipfile.ZipFile(path) as archive, pytest.raises(ValueError, match="packed into"):
         check_uncompressed(archive, path.stat().st_size)
+
+
+def test_a_child_that_reads_a_model_destroys_nothing_of_its_parent(tmp_path):
+    """What owns threads, such as a simulation, would wait for them: a child does not have them."""
+    parent, thresholds = os.getpid(), gc.get_threshold()
+
+    class Owner:
+        def __del__(self) -> None:
+            if os.getpid() != parent:
+                os._exit(1)
+
+    def read() -> int:
+        if gc.isenabled():
+            gc.collect()  # as any allocation may
+        return 1
+
+    model = tmp_path / "robot.xml"
+    model.write_text("<mujoco/>")
+    gc.collect()
+    gc.set_threshold(10**6)  # the garbage stays until the child is there
+    try:
+        owner = Owner()
+        owner.itself = owner  # type: ignore[attr-defined]
+        del owner
+        assert files.read_in_child_first(model, read) == 1
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_damage_is_reported_in_one_line():

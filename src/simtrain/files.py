@@ -4,6 +4,7 @@ A path that cannot be used, and a file that is too large or damaged, end in a Co
 """
 
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -114,6 +115,8 @@ def _answer(writing: int, read: Callable[[], object]) -> NoReturn:
     import mujoco  # not for those who read other files
 
     code, used = 0, psutil.Process().memory_info().data
+    # Threads of the parent are not here; the destructor of what owned them would wait for ever.
+    gc.disable()
     try:
         with suppress(ValueError):  # ours are lower already
             resource.setrlimit(resource.RLIMIT_DATA, (used + _MOST_MEMORY, used + _MOST_MEMORY))
