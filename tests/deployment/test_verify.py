@@ -398,7 +398,7 @@ LEG = """<body name="{0}_leg" pos="0 {1} 0"> <joint name="{0}" axis="0 1 0" {2}/
 
 
 def _robot(*legs: str, servo: str, joint: str = 'armature="0.01"') -> str:
-    places = {"left": 0.2, "right": -0.2}
+    places = {"left": 0.2, "right": -0.2, "driven": 0.4, "loose": -0.4}
     bodies = "".join(LEG.format(leg, places[leg], joint) for leg in legs)
     return ROBOT.format(legs=bodies, servos="".join(servo.format(leg) for leg in legs))
 
@@ -470,6 +470,22 @@ def test_damping_of_a_joint_goes_with_its_servo_if_it_is_its_derivative_gain(ser
         assert other.dof_damping[6:] == pytest.approx([expected] * 2)
         assert other.actuator_biasprm[:, :3].tolist() == [[0.0, -6.0, -kv]] * 2
         assert other.actuator_forcerange.tolist() == [[-5.0, 5.0]] * 2
+
+
+def test_driven_joints_that_the_policy_does_not_have_are_held(tmp_path) -> None:
+    """Two more legs of the other model are struck; only one of them has a motor there."""
+    servo = '<motor joint="{}" gear="3"/>'
+    own = mujoco.MjModel.from_xml_string(_robot("left", "right", servo=servo))
+    text = _robot("left", "driven", "loose", "right", servo=servo)
+    file = tmp_path / "other.xml"
+    file.write_text(text.replace(servo.format("loose"), ""))
+    model = read_other_model(file, own, ())["other"]
+    assert model.nu == 2
+    data = mujoco.MjData(model)
+    for name in ("driven", "loose"):
+        data.joint(name).qvel[0] = 1.0
+    mujoco.mj_step(model, data, 20)
+    assert abs(data.joint("driven").qpos[0]) < 0.01 < 0.05 < data.joint("loose").qpos[0]
 
 
 def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:

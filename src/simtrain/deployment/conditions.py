@@ -153,7 +153,8 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
         raise ConfigError(f"{path} has no sensor {', '.join(lost)}, which the policy reads")
     for key in list(spec.keys):
         spec.delete(key)
-    _take_servos(spec, compiled(spec.copy(), str(path)), own, moving)
+    unknown = sorted({*there} - {*moving})
+    _take_servos(spec, compiled(spec.copy(), str(path)), own, moving, unknown)
     if any(own.geom_type[own.geom_bodyid == 0] <= mujoco.mjtGeom.mjGEOM_HFIELD.value):
         plane = mujoco.mjtGeom.mjGEOM_PLANE
         spec.worldbody.add_geom(name="simtrain_floor", type=plane, **FLOOR)
@@ -171,14 +172,22 @@ def read_other_model(path: Path, own: mujoco.MjModel, sensors: Sequence[str]) ->
 
 
 def _take_servos(
-    spec: mujoco.MjSpec, there: mujoco.MjModel, own: mujoco.MjModel, joints: Sequence[str]
+    spec: mujoco.MjSpec,
+    there: mujoco.MjModel,
+    own: mujoco.MjModel,
+    joints: Sequence[str],
+    unknown: Sequence[str],
 ) -> None:
     """Replace the actuators of a spec, compiled `there`, by those of `own`, in their order.
 
     The derivative gain of a position servo is often the damping of its joint. Then this damping is
-    part of the servo, there and in `own`. `joints` are the hinges and slides of `own`.
+    part of the servo, there and in `own`. `joints` are the hinges and slides of `own`. Those that
+    it does not have, `unknown`, such as fingers, are held in place if actuators drive them.
     """
     limits = {}
+    for name in unknown:
+        if actuators_on(there, "joint", name):
+            spec.add_equality(type=mujoco.mjtEq.mjEQ_JOINT, name1=name)
     for name in joints:
         joint, damping = spec.joint(name), own.dof_damping[own.joint(name).dofadr[0]]
         if _damps_by_joint(there, name):
