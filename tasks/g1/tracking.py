@@ -63,9 +63,11 @@ def g1_tracking() -> TaskCfg:
 
     actor = {
         "command": ObservationTermCfg(mdp.generated_commands, command="motion"),
-        "motion_anchor_pos_b": noisy(mdp.motion_anchor_pos_b, 0.1, command="motion"),
+        "motion_anchor_pos_b": noisy(
+            mdp.motion_anchor_pos_b, 0.1, command="motion", history_length=5
+        ),
         "motion_anchor_ori_b": noisy(mdp.motion_anchor_ori_b, 0.05, command="motion"),
-        "base_lin_vel": noisy(mdp.base_lin_vel, 0.5),
+        "base_lin_vel": noisy(mdp.base_lin_vel, 0.5, history_length=5),
         "base_ang_vel": noisy(mdp.base_ang_vel, 0.2),
         "joint_pos": noisy(mdp.joint_pos_rel, 0.01, joints=JOINTS, biased=True),
         "joint_vel": noisy(mdp.joint_vel, 0.5, joints=JOINTS),
