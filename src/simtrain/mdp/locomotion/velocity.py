@@ -92,7 +92,7 @@ def velocity_randomization(
     """Domain randomization of a legged robot.
 
     It is drawn once before training, or at all resets after `after_steps`, so that a robot can
-    first learn to stand. That of the motors begins after twice as many steps.
+    first learn to stand.
 
     Friction and softness of contacts are drawn for the geoms that match `foot_geoms`. The damping
     of the servos of `joints` is drawn from a wide range, to cover friction in real joints. The body
@@ -117,7 +117,6 @@ def velocity_randomization(
         ),
         "motors": draw(
             mdp.randomize_motors,
-            after_steps=2 * after_steps,
             joints=joints,
             friction=(0.0, 0.02),
             armature=(0.8, 1.25),
