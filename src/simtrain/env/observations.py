@@ -157,13 +157,12 @@ class ObservationGroup:
 
     def _stacked(self, present: Tensor) -> list[Tensor]:
         """Each term's columns with its history, oldest first; moves the histories on."""
+        assert self._fresh is not None
         parts = list(present.split(self._sizes, dim=1))
         for i, history in self._histories.items():
-            history[:, :-1] = history[:, 1:].clone()
-            history[:, -1] = parts[i]
-            repeated = parts[i].unsqueeze(1).expand_as(history)
-            if self._fresh is not None:
-                history.copy_(torch.where(self._fresh.view(-1, 1, 1), repeated, history))
+            newest = parts[i].unsqueeze(1)
+            moved = torch.cat((history[:, 1:], newest), dim=1)
+            torch.where(self._fresh.view(-1, 1, 1), newest, moved, out=history)
             parts[i] = history.flatten(1)
         return parts
 
