@@ -486,6 +486,8 @@ def test_driven_joints_that_the_policy_does_not_have_are_held(tmp_path) -> None:
         data.joint(name).qvel[0] = 1.0
     mujoco.mj_step(model, data, 20)
     assert abs(data.joint("driven").qpos[0]) < 0.01 < 0.05 < data.joint("loose").qpos[0]
+    file.write_text(_robot("left", "driven", "right", servo=""))  # without actuators, as URDF
+    assert read_other_model(file, own, ())["other"].neq == 1
 
 
 def test_a_model_of_another_robot_is_refused(robot, tmp_path) -> None:

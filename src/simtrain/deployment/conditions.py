@@ -182,11 +182,12 @@ def _take_servos(
 
     The derivative gain of a position servo is often the damping of its joint. Then this damping is
     part of the servo, there and in `own`. `joints` are the hinges and slides of `own`. Those that
-    it does not have, `unknown`, such as fingers, are held in place if actuators drive them.
+    it does not have, `unknown`, such as fingers, are held if they have an actuator there, or if
+    the file has no actuators, as URDF.
     """
     limits = {}
     for name in unknown:
-        if actuators_on(there, "joint", name):
+        if there.nu == 0 or actuators_on(there, "joint", name):
             spec.add_equality(type=mujoco.mjtEq.mjEQ_JOINT, name1=name)
     for name in joints:
         joint, damping = spec.joint(name), own.dof_damping[own.joint(name).dofadr[0]]
