@@ -44,6 +44,13 @@ def test_overlay_leaves_the_default_as_it_is():
     assert default.env.rewards["upright"].weight == 1.0
 
 
+def test_a_term_that_the_task_no_longer_has_is_named():
+    plain = as_plain(_config())
+    plain["env"]["rewards"]["fell"] = plain["env"]["rewards"]["upright"]
+    with pytest.raises(TypeError, match="the task has no term 'fell'"):
+        overlay(_config(), plain)
+
+
 FLAGS = [
     ("--num_envs 32", lambda c: c.num_envs, 32),
     ("--gpu-ids None", lambda c: c.gpu_ids, None),

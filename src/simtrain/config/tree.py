@@ -1,6 +1,7 @@
 """Configurations as trees of named values: for YAML, for flags, and for a resumed run."""
 
 import copy
+import dataclasses
 import hashlib
 import json
 import re
@@ -107,6 +108,9 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
     parts = parts_of(default)
     if isinstance(default, dict):
         if isinstance(plain, dict):
+            terms = any(map(dataclasses.is_dataclass, default.values()))
+            for name in plain.keys() - default.keys() if terms else ():
+                raise TypeError(f"the task has no term {name!r}")
             result = {name: overlay(default.get(name), item) for name, item in plain.items()}
             for name in default.keys() & result.keys():
                 if default[name] is not None and _kind(default[name]) != _kind(result[name]):
