@@ -109,8 +109,8 @@ def overlay(default: ConfigT, plain: Any) -> ConfigT:
     if isinstance(default, dict):
         if isinstance(plain, dict):
             terms = any(map(dataclasses.is_dataclass, default.values()))
-            for name in plain.keys() - default.keys() if terms else ():
-                raise TypeError(f"the task has no term {name!r}")
+            if terms and (gone := sorted(plain.keys() - default.keys())):
+                raise TypeError(f"the task has no term {gone[0]!r}")
             result = {name: overlay(default.get(name), item) for name, item in plain.items()}
             for name in default.keys() & result.keys():
                 if default[name] is not None and _kind(default[name]) != _kind(result[name]):
